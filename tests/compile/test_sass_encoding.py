@@ -38,7 +38,7 @@ def test_identity_and_accesses(number: int, arch: str) -> None:
     shown = disassembler.accesses(cubin.data, arch)
     for name, address, bits in words(cubin):
         word, access = decode(bits, arch), shown.get((name, address))
-        if access is None or word.name in CORRECTED:
+        if access is None or word.never or word.name in CORRECTED:
             continue
         for mine, theirs in ((word.reads, access.reads), (word.writes, access.writes)):
             assert {str(register) for register in mine if register.kind not in ("B", "SB")} == theirs, (

@@ -41,18 +41,17 @@ def dependences(block: Sequence[Word]) -> list[Dependence]:
     loads: dict[str, list[int]] = {name: [] for name in SPACES}
     flow: int | None = None
     for place, word in enumerate(block):
-        reads, writes = (frozenset(), frozenset()) if word.never else (word.reads, word.writes)
-        for register in sorted(reads):
+        for register in sorted(word.reads):
             if register in written:
                 edges.append(Dependence(written[register], place, "RAW", register))
-        for register in sorted(writes):
+        for register in sorted(word.writes):
             if register in written:
                 edges.append(Dependence(written[register], place, "WAW", register))
             edges += [Dependence(reader, place, "WAR", register) for reader in readers.get(register, ())
                       if reader != place]
-        for register in reads:
+        for register in word.reads:
             readers.setdefault(register, []).append(place)
-        for register in writes:
+        for register in word.writes:
             written[register], readers[register] = place, []
         accessed = word.access
         if accessed or word.reads_clock:

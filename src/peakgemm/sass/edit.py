@@ -32,7 +32,8 @@ def remap(program: Program, numbers: Mapping[int, int]) -> Program:
         InvalidValue: not a bijection, the stack pointer renamed, a register beyond those that the kernel has, or a
             group of registers (64 or 128 bits, the accumulators of wgmma) torn apart or moved off its alignment.
     """
-    used = {register.number for word in program.words for register in word.reads | word.writes if register.kind == "R"}
+    used = {register.number for word in program.words for operand in word.operands
+            for register in word.registers(*operand) if register.kind == "R"}
     full = {number: numbers.get(number, number) for number in used | set(numbers)}
     if len(set(full.values())) != len(full):
         twice = next(new for new in full.values() if list(full.values()).count(new) > 1)
@@ -109,7 +110,7 @@ def _retimed(program: Program, block: range, before: Program) -> Program:
         mask = word.control.wait_mask if keeps else 0
         mask |= _needed(word, state, mask, program)
         alone |= {flight.place for register in word.reads | word.writes for flight in state.results.get(register, ())
-                  if not flight.barriers and flight.queue != "tensor" and flight.place in block and not word.never}
+                  if not flight.barriers and flight.queue != "tensor" and flight.place in block}
         word = word.with_control(wait_mask=mask)
         earliest = max([clock, *(time + VISIBLE for barrier, time in state.set.items() if waited(word) >> barrier & 1),
                         *_ready(word, state, words, block, program)])
@@ -180,8 +181,6 @@ def _neighbour(words: Sequence[Word], at: int) -> int:
 def _ready(word: Word, state: State, words: Sequence[Word], block: range, program: Program) -> list[int]:
     """When the fixed-latency results that an instruction needs are there."""
     times: list[int] = []
-    if word.never:
-        return times
     for register in word.reads | word.writes:
         for place, issued in state.issued.get(register, {}).items():
             inside = place in block and issued >= 0

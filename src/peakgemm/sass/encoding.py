@@ -209,14 +209,17 @@ class Word:
 
     @cached_property
     def reads(self) -> frozenset[Register]:
-        """Registers and predicates that it reads, its guard among them."""
-        return self.guards.union(*(self.registers(*operand) for operand in self.operands if operand[0].role in "rx"))
+        """Registers and predicates that it reads, its guard among them; none where it never runs."""
+        return self.guards.union(*self._accessed("rx"))
 
     @cached_property
     def writes(self) -> frozenset[Register]:
-        """Registers and predicates that it writes, or may write under a guard."""
-        return frozenset[Register]().union(*(self.registers(*operand) for operand in self.operands
-                                             if operand[0].role in "wx"))
+        """Registers and predicates that it writes, or may write under a guard; none where it never runs."""
+        return frozenset[Register]().union(*self._accessed("wx"))
+
+    def _accessed(self, roles: str) -> list[tuple[Register, ...]]:
+        return [] if self.never else [self.registers(field, number) for field, number in self.operands
+                                      if field.role in roles]
 
     def at(self, low: int) -> int | None:
         """The register that the field at bit ``low`` names; None: no register is named there, or RZ."""

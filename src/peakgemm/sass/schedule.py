@@ -83,7 +83,7 @@ class State:
         """What must have ended before an instruction issues: results of registers that it reads or overwrites (True),
         and reads of registers that it overwrites (False)."""
         reads, writes = word.reads, word.writes
-        for register in () if word.never else reads | writes:
+        for register in reads | writes:
             for flight in self.results.get(register, ()):
                 keeps_order = flight.queue == word.queue != program.words[flight.place].name
                 if not (keeps_order and (flight.queue == _TENSOR or register not in reads)) and \
@@ -179,7 +179,7 @@ def step(state: State, word: Word, place: int, clock: int) -> None:
     if predicates:  # what was issued under one can no longer be told apart by it
         state.change(lambda flight: flight.guard & 7 in predicates, lambda flight: replace(flight, guard=7))
     if not name or word.never:
-        for register in writes if not word.never else ():
+        for register in writes:
             state.issued.setdefault(register, {})[place] = clock
         return
     write = 1 << control.write_barrier if control.write_barrier != NO_BARRIER else 0

@@ -116,8 +116,7 @@ def _read_first(loop: Sequence[Word]) -> frozenset[Register]:
     read: set[Register] = set()
     written: set[Register] = set()
     for word in loop:
-        if not word.never:
-            read |= word.reads - written
-            if word.guard == ALWAYS:
-                written |= word.writes
+        read |= word.reads - written
+        if word.guard == ALWAYS:
+            written |= word.writes
     return frozenset(read)

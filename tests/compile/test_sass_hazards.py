@@ -44,9 +44,7 @@ def test_seeded_faults_are_found(numbers: tuple[int, ...], count: int, most: int
 
 
 def changed(original: Program, place: int, **control: int) -> Program:
-    words = list(original.words)
-    words[place] = words[place].with_control(**control)
-    return original.with_words(words)
+    return original.with_block(range(place, place + 1), [original.words[place].with_control(**control)])
 
 
 def first(original: Program, name: str) -> int:

@@ -74,9 +74,7 @@ def reorder(program: Program, block: range, order: Sequence[int]) -> Program:
     moved = [program.words[place] for place in order]
     if (said := difference([program.words[place] for place in block], moved)) is not None:
         raise Unproved(f"{program.name}, block at {block.start * WORD_BYTES:#x}: in this order {said}")
-    words = list(program.words)
-    words[block.start:block.stop] = moved
-    return program.with_words(words)
+    return program.with_block(block, moved)
 
 
 def retime(program: Program, block: range, original: Program | None = None) -> Program:
@@ -134,9 +132,7 @@ def _retimed(program: Program, block: range, before: Program) -> Program:
         at = place - block.start
         if timed[at].control.write_barrier == NO_BARRIER:
             timed[at] = timed[at].with_control(write_barrier=_neighbour(timed, at))
-    fresh = list(program.words)
-    fresh[block.start:block.stop] = timed
-    return program.with_words(fresh)
+    return program.with_block(block, timed)
 
 
 def install(cubin: Cubin, edited: Program, names: Mapping[int, int] | None = None) -> bytes:

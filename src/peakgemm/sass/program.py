@@ -56,6 +56,10 @@ class Program:
         """The same kernel with other instructions."""
         return Program(self.arch, self.name, tuple(words), self.indirect)
 
+    def with_block(self, block: range, words: Sequence[Word]) -> Program:
+        """The same kernel with other instructions at the places of ``block``."""
+        return self.with_words((*self.words[:block.start], *words, *self.words[block.stop:]))
+
     def encode(self) -> tuple[int, ...]:
         """The instruction words, for `Cubin.with_words`."""
         return tuple(word.bits for word in self.words)

@@ -145,9 +145,8 @@ def _installed(program: Program, block: Block, made: Emitted) -> Program:
         raise NotUnderstood(f"{program.name}: the new loop has {len(loop)} instructions, {len(made.preheader)} before "
                             f"it; the compiler's has room for {len(block.words)}")
     waits = nop.with_control(wait_mask=made.used, stall=1)
-    words = list(program.words)
-    words[block.start:block.start + len(block.words)] = [*made.preheader, *loop, waits, *[nop] * (room - 1)]
-    return program.with_words(words)
+    places = range(block.start, block.start + len(block.words))
+    return program.with_block(places, [*made.preheader, *loop, waits, *[nop] * (room - 1)])
 
 
 def _branch_to(branch: Word, words: int) -> Word:

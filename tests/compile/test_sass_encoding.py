@@ -11,7 +11,7 @@ from lab import disassembler
 from peakgemm.errors import InvalidValue
 from peakgemm.sass.elf import Cubin
 from peakgemm.sass.encoding import ALWAYS, UnknownInstruction, Word, architectures, decode, no_register
-from sass_cases import ARCHITECTURES, every_kernel_of_the_library, every_rung, of_rung
+from sass_cases import ARCHITECTURES, every_recipe_of_the_library, every_rung, of_rung
 
 # nvdisasm's life ranges leave out predicates moved by a mask, and show the predicate of LDGSTS as written.
 CORRECTED = ("P2R", "R2P", "LDGSTS")
@@ -46,9 +46,8 @@ def test_identity_and_accesses(number: int, arch: str) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("cubins", [every_rung, every_kernel_of_the_library])
-def test_identity_everywhere(cubins) -> None:
-    for cubin in cubins():
+def test_identity_everywhere() -> None:
+    for cubin in (*every_rung(), *(made for _, made in every_recipe_of_the_library())):
         assert_identity(cubin)
 
 

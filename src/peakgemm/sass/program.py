@@ -196,6 +196,20 @@ def target(word: Word, place: int) -> int | None:
     return place + 1 + offset // WORD_BYTES
 
 
+def with_target(word: Word, place: int, to: int) -> Word:
+    """The branch at ``place`` with the place ``to`` as its target, encoded as `target` reads it."""
+    offset = (to - place - 1) * WORD_BYTES
+    if word.name == "BSSY" or int(word.arch[3:]) < 90:
+        fields: tuple[tuple[int, int, int], ...] = ((32, 41 if word.name == "BSSY" else 50, offset),)
+    else:
+        fields = (16, 8, offset // 4), (34, 48, offset // 4 >> 8)
+    bits = word.bits
+    for low, width, value in fields:
+        mask = (1 << width) - 1
+        bits = bits & ~(mask << low) | (value & mask) << low
+    return Word(word.arch, bits, word.layout)
+
+
 def _is_conditional(word: Word) -> bool:
     """Whether control may also go on behind a branch: ``@P0 BRA L``, ``BRA P0, L`` and ``BRA.U UP0, L``."""
     if word.guard != ALWAYS or word.negated:

@@ -154,7 +154,7 @@ def test_chosen(products: str, kernel: str, arch: str, precision: str) -> None:
                                              "128x65x65*3000")),
     ("8x8x8", SMALL, machine("sm_75", 40), False), ("8192x8192x8192", WIDE, machine("sm_90", 108), True),
     ("8192x8192x8192", WIDE, machine("sm_80", 108), False), ("32768x32768x32768", WIDE, GPU, False),  # over 2 GB
-    ("4x4096x4096", CHAIN, GPU, False)], ids=str)
+    ("4x4096x4096", CHAIN, GPU, False)], ids=lambda x: getattr(x, "name", None) or str(getattr(x, "arch", x))[:24])
 def test_proposed(text: str, kernel: Kernel, gpu: object, proposed: bool) -> None:
     assert (kernel in {each.kernel for each in candidates(canonical(text), gpu)}) == proposed
 

@@ -111,19 +111,17 @@ def on_device(library: DeviceLibrary, index: int, request: Request, stream: int 
         arrays = request.arrays()
         views = views_of(library, request, handle)
         call = bound_call(request, views, index, key, decided)
-        rounds = 0
-        while call.canonical.copies:
-            rounds += 1
-            if rounds > 3:  # strides, then the merging of the batch
-                raise InvalidType(f"{library.name} copies of {', '.join(call.canonical.copies)} are not packed; pass "
-                                  "row-major operands")
-            for name, shape in call.canonical.copies.items():
+        if call.canonical.copies:
+            for name, shape in packed_problem(request, views)[1].items():
                 if name == "out":
                     del arrays["out"], views["out"]  # computed aside, then assigned
                 else:
                     arrays[name] = library.copy(arrays[name], shape)
                     views[name] = library.view(arrays[name], name, handle)
             call = bound_call(request, views, index, None, decided)
+            if call.canonical.copies:
+                raise InvalidType(f"{library.name} copies of {', '.join(call.canonical.copies)} are not packed; pass "
+                                  "row-major operands")
         target = arrays.get("out")
         if target is None:
             target = library.empty(call.shape, request.a, handle)
@@ -155,6 +153,20 @@ def canonical_request(request: Request, views: dict[str, View]) -> Canonical:
     """`canonicalise` for arrays that lie as ``views`` say."""
     return canonicalise(views["a"], views["b"], views.get("c"), views.get("out"), alpha=request.alpha,
                         beta=request.beta, trans_a=request.trans_a, trans_b=request.trans_b)
+
+
+def packed_problem(request: Request, views: dict[str, View]) -> tuple[Problem, dict[str, tuple[int, ...]]]:
+    """The problem that is left when the arrays that no kernel takes as they lie have been copied, and the shapes of
+    their packed copies by name; of ``out``: that the result is computed aside."""
+    views, copies = dict(views), dict[str, tuple[int, ...]]()
+    while (canonical := canonical_request(request, views)).problem is None:  # strides, then the merging of the batch
+        copies |= canonical.copies
+        for name, shape in canonical.copies.items():
+            if name == "out":
+                del views["out"]
+            else:
+                views[name] = View.packed(shape)
+    return canonical.problem, copies
 
 
 def bound_call(request: Request, views: dict[str, View], index: int, key: Hashable | None = None,

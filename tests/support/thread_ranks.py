@@ -19,7 +19,7 @@ import torch
 from peakgemm.calls import eager
 from peakgemm.integrations import exchange
 from peakgemm.kernels.exchange import all_gather
-from peakgemm.runtime import signals
+from peakgemm.runtime import memory, signals
 
 SECONDS = 20.0
 
@@ -168,7 +168,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Ranks]:
         monkeypatch.setattr(symmetric, "rendezvous", ranks.rendezvous)
         for name in ("write", "wait", "copy", "order"):
             monkeypatch.setattr(signals, name, getattr(ranks, name))
-        monkeypatch.setattr(signals, "mark", lambda stream: None)
+        monkeypatch.setattr(memory, "event", lambda stream: None)
         monkeypatch.setattr(exchange, "require", lambda index: SimpleNamespace(arch="sm_90"))
         monkeypatch.setattr(all_gather, "compiled", lambda arch: None)
         monkeypatch.setattr(all_gather, "launcher", ranks.all_gather)

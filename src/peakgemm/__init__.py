@@ -19,10 +19,10 @@ _PUBLIC = {
     "Problem": "problem",
     "addmm": "api",
     "bmm": "api",
-    "distributed": "integrations.distributed",
+    "distributed": "distributed",
     "explain": "api",
     "gemm": "api",
-    "jax": "integrations.jax",
+    "jax": "jax",
     "matmul": "api",
     "mm": "api",
     "multiply_files": "calls.host.files",
@@ -34,7 +34,7 @@ _PUBLIC = {
     "run_rung": "calls.rung",
     "sgemm": "api",
     "simulator": "tools.simulator",
-    "torch": "integrations.torch",
+    "torch": "torch",
 }
 _MODULES = ("distributed", "jax", "simulator", "torch")  # public as modules
 
@@ -45,6 +45,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from . import distributed, jax, torch
     from .api import addmm, bmm, explain, gemm, matmul, mm, plan, prepare, replay, sgemm
     from .calls.host.files import multiply_files
     from .calls.plan import Explanation, Plan
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from .calls.prepared import Prepared
     from .calls.rung import run_rung
     from .errors import PeakgemmError
-    from .integrations import distributed, jax, torch
     from .kernels.registry import Kernel
     from .kernels.rung import RungConfig as Config
     from .problem import Problem

@@ -7,8 +7,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="the GPU tests use torch")
 
 import peakgemm as pg  # noqa: E402
-from peakgemm.integrations.torch import use  # noqa: E402
 from peakgemm.integrations.torch_use import _OPS  # noqa: E402
+from peakgemm.torch import use  # noqa: E402
 from torch_cases import agrees, draw, operands, reference  # noqa: E402
 
 

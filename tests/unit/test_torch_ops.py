@@ -12,8 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
+from peakgemm import torch as face  # noqa: E402
 from peakgemm.errors import InvalidType, InvalidValue  # noqa: E402
-from peakgemm.integrations import torch as face  # noqa: E402
 from peakgemm.integrations import torch_use  # noqa: E402
 from peakgemm.integrations.torch_ops import gemm_with_grad, traced_gemm  # noqa: E402
 
@@ -315,7 +315,7 @@ def test_use_covers_backward_and_other_threads():
 def test_the_face_needs_no_torch():
     """`peakgemm.torch` can be named, and says what it needs, where torch is not installed."""
     code = ("import sys; sys.modules['torch'] = None\n"
-            "from peakgemm.integrations import torch as face\n"
+            "from peakgemm import torch as face\n"
             "try: face.use()\n"
             "except RuntimeError as error: print(type(error).__name__, error)")
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

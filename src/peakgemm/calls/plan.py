@@ -27,7 +27,7 @@ from .request import REPRODUCIBLE, Request
 
 if TYPE_CHECKING:
     from ..kernels.bound import Bound
-    from ..problem import Config, Problem
+    from ..problem import Config
     from ..selection.choose import Choice
 
 

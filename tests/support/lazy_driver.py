@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 
 import stand_in
-from peakgemm.calls import cache
+from peakgemm.calls import cache, launch
 from peakgemm.calls.host import multi_gpu, panel, small_host, worker
 from peakgemm.calls.host.grid import Tile
 from peakgemm.calls.host.tile_queue import TileQueue
@@ -366,7 +366,7 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
         for reserve in reserves:
             patch.setattr(reserve, "free", {})
         cache.calls.clear()
-        for module in (small_host, worker):
+        for module in (launch, worker):
             patch.setattr(module, "choice_for", lambda *args: None)
             patch.setattr(module, "bound_for", lambda problem, gpu, choice=None: _Product(problem, devices))
         peers._known.clear()

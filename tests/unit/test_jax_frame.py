@@ -16,7 +16,6 @@ from peakgemm.calls.request import Request
 from peakgemm.errors import OutOfMemory
 from peakgemm.integrations import jax_abi as abi
 from peakgemm.integrations import jax_handler
-from peakgemm.integrations.jax_handler import Ready
 
 CALL = Request((8, 5), (5, 4), (1, 4), (8, 4), 1.5, 0.5)
 TEXT = jax_handler.to_text(CALL).encode()
@@ -84,8 +83,9 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The launches of a call that wants 64 bytes of workspace, each with the alignment that it was bound for."""
     seen: list[tuple[int, ...]] = []
     for alignment in (4, 16):
-        bound = SimpleNamespace(workspace_bytes=64, launch=lambda *x, to=alignment: seen.append((to, *x)))
-        monkeypatch.setitem(cache.calls, (TEXT, 0, alignment), Ready(bound, True))  # type: ignore[arg-type]
+        call = SimpleNamespace(workspace_bytes=64, launch=lambda *x, to=alignment: seen.append((to, *x)), swapped=True,
+                               bound=None)
+        monkeypatch.setitem(cache.calls, (TEXT, 0, alignment), call)
     monkeypatch.setattr(jax_handler.device, "count", lambda: 1)
     monkeypatch.setattr(jax_handler.device, "activated", lambda index: contextlib.nullcontext())
     return seen
@@ -104,8 +104,8 @@ def test_what_a_frame_says_is_launched(launched: Any, arguments: tuple[int, ...]
 
 def test_of_several_devices_it_is_the_one_that_xla_names(launched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax_handler.device, "count", lambda: 2)
-    monkeypatch.setitem(cache.calls, (TEXT, 1, 16), Ready(  # type: ignore[arg-type]
-        SimpleNamespace(workspace_bytes=0, launch=lambda *x: launched.append(x)), False))
+    monkeypatch.setitem(cache.calls, (TEXT, 1, 16), SimpleNamespace(
+        workspace_bytes=0, launch=lambda *x: launched.append(x), swapped=False))
     assert not Frame((A, B, C)).run() and launched == [(A, B, OUT, C, ROOM, STREAM)]
 
 

@@ -19,7 +19,7 @@ import stand_in
 from peakgemm import arrays
 from peakgemm.calls import launch, plan, prepared
 from peakgemm.calls.canonical import Canonical
-from peakgemm.calls.host import small_host, worker
+from peakgemm.calls.host import worker
 from peakgemm.calls.request import Request
 from peakgemm.errors import InvalidValue, LaunchFailed, OutOfMemory, out_of_memory_as
 from peakgemm.kernels.emulated.product import PRODUCTS
@@ -198,7 +198,7 @@ def test_host_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     for status, expected in ((lazy_driver.OUT_OF_MEMORY, OutOfMemory), (719, LaunchFailed)):
         with lazy_driver.present(monkeypatch, Full(1, room=1 << 30)) as devices:
             devices.status = status
-            for module in (small_host, worker):
+            for module in (launch, worker):
                 monkeypatch.setattr(module, "bound_for", lambda problem, gpu, choice: Wanting(problem, devices))
             with pytest.raises(expected) as caught:
                 pg.matmul(*operands())

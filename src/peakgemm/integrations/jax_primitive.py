@@ -181,7 +181,7 @@ def _workspace_floats(text: str) -> int:
         devices = jax.local_devices(backend="cuda")
     except RuntimeError:  # compiled for a GPU where there is none: the handler does without a workspace
         return 0
-    return max(-(-prepare(text.encode(), d.local_hardware_id).bound.workspace_bytes // FLOAT) for d in devices)
+    return max(-(-prepare(text.encode(), d.local_hardware_id).workspace_bytes // FLOAT) for d in devices)
 
 
 register()

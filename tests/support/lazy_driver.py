@@ -24,7 +24,11 @@ import numpy as np
 import pytest
 
 import stand_in
-from peakgemm.calls import cache, launch
+from peakgemm.calls import (
+    cache,
+    launch,
+    plan,  # noqa: F401  (it takes its names from `launch`, before they are stand-ins)
+)
 from peakgemm.calls.host import multi_gpu, panel, small_host, worker
 from peakgemm.calls.host.grid import Tile
 from peakgemm.calls.host.tile_queue import TileQueue

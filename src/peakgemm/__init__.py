@@ -28,7 +28,7 @@ _PUBLIC = {
     "multiply_files": "calls.host.files",
     "occupancy": "runtime.occupancy",
     "plan": "api",
-    "precisions": "calls.precisions",
+    "precisions": "tools.accuracy.precisions",
     "prepare": "api",
     "replay": "api",
     "run_rung": "calls.rung",
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from .api import addmm, bmm, explain, gemm, matmul, mm, plan, prepare, replay, sgemm
     from .calls.host.files import multiply_files
     from .calls.plan import Explanation, Plan
-    from .calls.precisions import precisions
     from .calls.prepared import Prepared
     from .calls.rung import run_rung
     from .errors import PeakgemmError
@@ -59,6 +58,7 @@ if TYPE_CHECKING:
     from .runtime.device import Gpu
     from .runtime.occupancy import occupancy
     from .tools import simulator
+    from .tools.accuracy.precisions import precisions
 
 
 def __getattr__(name: str) -> Any:

@@ -25,7 +25,6 @@ import pytest
 
 import stand_in
 from peakgemm.calls import (
-    cache,
     launch,
     plan,  # noqa: F401  (it takes its names from `launch`, before they are stand-ins)
 )
@@ -369,7 +368,7 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
         reserves = lanes._LANES, small_host._SCRATCH
         for reserve in reserves:
             patch.setattr(reserve, "free", {})
-        cache.calls.clear()
+        launch.calls.clear()
         for module in (launch, worker):
             patch.setattr(module, "choice_for", lambda *args: None)
             patch.setattr(module, "bound_for", lambda problem, gpu, choice=None: _Product(problem, devices))

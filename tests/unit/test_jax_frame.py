@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("jax", reason="needs jax")
 
-from peakgemm.calls import cache
+from peakgemm.calls import launch
 from peakgemm.calls.request import Request
 from peakgemm.errors import OutOfMemory
 from peakgemm.integrations import jax_abi as abi
@@ -85,7 +85,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Any:
     for alignment in (4, 16):
         call = SimpleNamespace(workspace_bytes=64, launch=lambda *x, to=alignment: seen.append((to, *x)), swapped=True,
                                bound=None)
-        monkeypatch.setitem(cache.calls, (TEXT, 0, alignment), call)
+        monkeypatch.setitem(launch.calls, (TEXT, 0, alignment), call)
     monkeypatch.setattr(jax_handler.device, "count", lambda: 1)
     monkeypatch.setattr(jax_handler.device, "activated", lambda index: contextlib.nullcontext())
     return seen
@@ -104,7 +104,7 @@ def test_what_a_frame_says_is_launched(launched: Any, arguments: tuple[int, ...]
 
 def test_of_several_devices_it_is_the_one_that_xla_names(launched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax_handler.device, "count", lambda: 2)
-    monkeypatch.setitem(cache.calls, (TEXT, 1, 16), SimpleNamespace(
+    monkeypatch.setitem(launch.calls, (TEXT, 1, 16), SimpleNamespace(
         workspace_bytes=0, launch=lambda *x: launched.append(x), swapped=False))
     assert not Frame((A, B, C)).run() and launched == [(A, B, OUT, C, ROOM, STREAM)]
 

@@ -1,4 +1,9 @@
-"""A product on the GPU: made canonical and bound once, looked up from then on, and launched for any array library."""
+"""A product on the GPU: made canonical and bound once, looked up from then on, and launched for any array library.
+
+There is one cache for every front door. Each makes a key of what it sees of its operands, shapes and alignments among
+it, and looks it up in `calls`. Keys of different front doors never meet: torch's begin with a shape, those of other
+libraries' arrays with the device's index, JAX's under ``jit`` with the call as text, others with a name.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +12,12 @@ from contextlib import suppress
 from ctypes import byref, c_size_t
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from ..arrays.aliasing import overlaps, refuse_overlap
-from ..arrays.base import FLOAT, DeviceLibrary, Library, View
+from ..arrays.base import FLOAT, DeviceLibrary, Library, View, overlaps, refuse_overlap
 from ..errors import InvalidType, InvalidValue, OutOfMemory, out_of_memory_as
 from ..runtime import device, driver
 from ..runtime.device import Gpu
-from . import cache
 from .canonical import Canonical, canonicalise
 from .request import Request
 
@@ -22,6 +25,22 @@ if TYPE_CHECKING:
     from ..kernels.bound import Bound
     from ..problem import Problem
     from ..selection.choose import Choice
+
+Entry = TypeVar("Entry")
+LIMIT = 4096  # calls; then all are forgotten
+calls: dict[Hashable, Any] = {}
+
+
+def remember(key: Hashable, entry: Entry, kept: dict[Hashable, Any] = calls) -> Entry:
+    """Keep ``entry`` for calls of that key, until tuning entries or profiles change; in a plan's own ``kept`` for as
+    long as the plan is used."""
+    from ..selection import tuned  # no product of host arrays waits for it
+
+    tuned.cache_invalidators.add(calls.clear)
+    if len(kept) >= LIMIT:
+        kept.clear()
+    kept[key] = entry
+    return entry
 
 
 class BoundCall:
@@ -76,7 +95,7 @@ class Decided(NamedTuple):
 
     choice: Choice | None = None
     alignment: tuple[int, int, int] = (16, 16, 16)
-    calls: dict[Hashable, Any] = cache.calls
+    calls: dict[Hashable, Any] = calls
 
 
 EAGER = Decided()
@@ -197,7 +216,7 @@ def bound_call(request: Request, views: dict[str, View], index: int, key: Hashab
             bound = bound or bound_for(problem, gpu, choice)
         call = BoundCall(canonical, bound, views, index)
         if key is None or not canonical.copies:
-            cache.remember(lies, call, decided.calls)
+            remember(lies, call, decided.calls)
     return call
 
 

@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 
 from ..arrays.base import FLOAT, View, packed
-from ..calls import cache
 from ..calls.host.cpu import by_numpy
-from ..calls.launch import BoundCall, bound_call, without_workspace
+from ..calls.launch import LIMIT, BoundCall, bound_call, calls, without_workspace
 from ..calls.request import Request
 from ..errors import InvalidType, InvalidValue, LaunchFailed, OutOfMemory
 from ..runtime import device
@@ -37,7 +36,7 @@ def to_text(call: Request) -> str:
     return json.dumps({name: getattr(call, name) for name in _FIELDS}, separators=(",", ":"))
 
 
-@lru_cache(maxsize=cache.LIMIT)
+@lru_cache(maxsize=LIMIT)
 def from_text(text: bytes) -> Request:
     """What `to_text` wrote.
 
@@ -65,7 +64,7 @@ def prepare(text: bytes, index: int, alignment: int = 16) -> BoundCall:
         InvalidValue, CompileFailed, MissingComponent, LaunchFailed: as `peakgemm.gemm`.
     """
     key = text, index, alignment
-    call: BoundCall | None = cache.calls.get(key)
+    call: BoundCall | None = calls.get(key)
     if call is None:
         request = from_text(text)
         call = bound_call(request, packed_views(request, alignment), index, key)

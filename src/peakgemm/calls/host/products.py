@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...arrays.aliasing import refuse_overlap
-from ...arrays.base import HostLibrary, View
+from ...arrays.base import HostLibrary, View, refuse_overlap
 from ...arrays.numpy import host_view
 from ...errors import InvalidValue
 from ...problem import Problem

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arrays.aliasing import refuse_overlap
-from ...arrays.base import FLOAT, HostLibrary, View, driver_out_of_memory
+from ...arrays.base import FLOAT, HostLibrary, View, driver_out_of_memory, refuse_overlap
 from ...arrays.numpy import host_view
 from ...errors import LaunchFailed
 from ...runtime import pools
@@ -23,8 +22,7 @@ from ...runtime.device import Gpu
 from ...runtime.lanes import Reserve
 from ...runtime.memory import GrowingMemory, copy_in, copy_out, new_stream, order, synchronize
 from ...runtime.transfer import LEAST_BYTES, Upload, Uploader, address_of
-from .. import cache
-from ..launch import BoundCall, bound_call
+from ..launch import BoundCall, bound_call, calls
 from ..request import Request
 from .panel import layout, layouts
 
@@ -79,7 +77,7 @@ class _Scratch:
 
 
 _SCRATCH = Reserve(_Scratch)
-_calls: dict[Any, Any] = cache.calls
+_calls: dict[Any, Any] = calls
 
 
 def multiply(library: HostLibrary, request: Request, gpu: Gpu) -> Any:

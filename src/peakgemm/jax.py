@@ -10,8 +10,7 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from .calls.canonical import broadcasts
-from .calls.request import check_precision, flag, scales
+from .calls.request import check_precision
 from .errors import InvalidType, InvalidValue
 from .integrations import missing
 
@@ -38,7 +37,7 @@ def matmul(a: Any, b: Any, *, precision: str = "ieee", reproducible: bool | None
         InvalidValue: shapes that do not match, or a precision that there is not.
         MissingComponent: no jax, or a version of XLA's foreign function interface that is not known.
     """
-    return multiply(a, b, precision=check_precision(precision, reproducible))
+    return _primitive().multiply(a, b, precision=check_precision(precision, reproducible))
 
 
 def gemm(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, trans_a: bool = False,
@@ -50,7 +49,7 @@ def gemm(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, t
     for name, x in (("a", a), ("b", b)):
         if len(getattr(x, "shape", (0, 0))) < 2:
             raise InvalidType(f"{name} has shape {tuple(x.shape)}; gemm wants matrices: use matmul")
-    return multiply(a, b, c, alpha, beta, trans_a, trans_b, check_precision(precision, reproducible))
+    return _primitive().multiply(a, b, c, alpha, beta, trans_a, trans_b, check_precision(precision, reproducible))
 
 
 def dot_general(a: Any, b: Any, dimension_numbers: tuple[tuple[Sequence[int], Sequence[int]],
@@ -70,8 +69,8 @@ def dot_general(a: Any, b: Any, dimension_numbers: tuple[tuple[Sequence[int], Se
         As `matmul`.
     """
     precision = check_precision(precision, reproducible)
-    product = _primitive().product
-    a, b = _array(a, "a"), _array(b, "b")
+    primitive = _primitive()
+    a, b = primitive.array(a, "a"), primitive.array(b, "b")
     (sum_a, sum_b), (batch_a, batch_b) = (tuple(tuple(x) for x in pair) for pair in dimension_numbers)
     for name, pairs in (("contracting", (sum_a, sum_b)), ("batch", (batch_a, batch_b))):
         sizes = [tuple(x.shape[i] for i in dims) for x, dims in zip((a, b), pairs, strict=True)]
@@ -82,7 +81,7 @@ def dot_general(a: Any, b: Any, dimension_numbers: tuple[tuple[Sequence[int], Se
                       ((a, sum_a, batch_a), (b, sum_b, batch_b)))
     left, trans_a = _matrices(a, batch_a, free_a, sum_a)
     right, trans_b = _matrices(b, batch_b, sum_b, free_b)
-    out = product(left, right, trans_a=trans_a, trans_b=trans_b, precision=precision)
+    out = primitive.product(left, right, trans_a=trans_a, trans_b=trans_b, precision=precision)
     return out.reshape([*(a.shape[i] for i in (*batch_a, *free_a)), *(b.shape[i] for i in free_b)])
 
 
@@ -108,55 +107,12 @@ def use(function: Callable[..., Any], *, precision: str = "ieee", reproducible: 
     return jax_use.Rewritten(function, precision, partial(dot_general, precision=precision, reproducible=False))
 
 
-def multiply(a: Any, b: Any, c: Any = None, alpha: Any = 1.0, beta: Any = None, trans_a: Any = False,
-             trans_b: Any = False, precision: str = "ieee") -> Any:
-    """``alpha op(a) op(b) + beta c`` as `peakgemm.gemm` has it, and `peakgemm.matmul` for 1-D operands; ``precision``
-    has been checked."""
-    primitive = _primitive()
-    import jax
-
-    trans_a, trans_b = flag(trans_a, "trans_a"), flag(trans_b, "trans_b")
-    alpha, beta = scales(alpha, beta, c)
-    a, b = _array(a, "a"), _array(b, "b")
-    shape = primitive.result_shape(a.shape, b.shape, trans_a, trans_b)
-    dropped = tuple(axis for axis, x in ((-2, a), (-1, b)) if x.ndim == 1)
-    if a.ndim == 1:
-        a = a[None, :]
-    if b.ndim == 1:
-        b, trans_b = b[None, :], True  # a row that is read as a column
-    if c is not None:
-        c = _array(c, "c")
-        if not broadcasts(c.shape, shape):
-            raise InvalidValue(f"c has shape {c.shape}, the result {shape}; pass a c that broadcasts to it")
-        for axis in dropped if c.ndim else ():
-            c = jax.numpy.expand_dims(c, axis)
-    out = primitive.product(a, b, c, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b, precision=precision)
-    return out.reshape(shape)
-
-
 def _matrices(x: Any, batch: tuple[int, ...], rows: tuple[int, ...], columns: tuple[int, ...]) -> tuple[Any, bool]:
     """``x`` as ``(*batch, rows, columns)``, or transposed where it lies so, and whether it is."""
     transposed = tuple(range(x.ndim)) == (*batch, *columns, *rows)
     first, second = (columns, rows) if transposed else (rows, columns)
     sizes = (*(x.shape[i] for i in batch), *(prod(x.shape[i] for i in group) for group in (first, second)))
     return x.transpose(*batch, *first, *second).reshape(sizes), transposed
-
-
-def _array(x: Any, name: str) -> Any:
-    """``x`` as a JAX value of float32.
-
-    Raises:
-        InvalidType: another dtype, or no array.
-        InvalidValue: a symbolic size.
-    """
-    import jax
-
-    if not hasattr(x, "dtype") or not hasattr(x, "shape"):
-        raise InvalidType(f"{name} is a {type(x).__name__}; pass a JAX array")
-    if str(x.dtype) != "float32":
-        raise InvalidType(f"{name} is {x.dtype}; peakgemm multiplies float32: convert it with {name}.astype('float32')")
-    _primitive().refuse_symbolic(name, x.shape)
-    return x if isinstance(x, jax.Array) else jax.numpy.asarray(x)
 
 
 def _primitive() -> Any:

@@ -146,14 +146,12 @@ def on_device(library: DeviceLibrary, index: int, request: Request, stream: int 
             target = library.empty(call.shape, request.a, handle)
             views["out"] = library.view(target, "out", handle)
         if call.bound is not None:
-            address = 0
+            product, address = call, 0
             if workspace is not None:
-                address = workspace_pointer(library, workspace, call.bound.workspace_bytes, views)
-                enqueue(call.bound, call.canonical, views, address, handle)
-            else:
-                if call.workspace_bytes:
-                    workspace, address = call.workspace(library, request.a, handle)
-                enqueue(call, call.canonical, views, address, handle)
+                product, address = call.bound, workspace_pointer(library, workspace, call.bound.workspace_bytes, views)
+            elif call.workspace_bytes:
+                workspace, address = call.workspace(library, request.a, handle)
+            enqueue(product, call.canonical, views, address, handle)
         result = library.deliver(target, request.a, handle, (*arrays.values(), workspace))
         if request.out is not None and "out" not in arrays:
             library.assign(request.out, result)

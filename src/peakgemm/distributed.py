@@ -84,6 +84,7 @@ def register() -> None:
     Raises:
         MissingComponent: no torch, or one without DTensor.
     """
+    _collective()
     from .integrations import torch_sharding
 
     torch_sharding.register()
@@ -92,9 +93,7 @@ def register() -> None:
 @cache
 def _collective() -> Any:
     try:
-        import torch  # noqa: F401
+        from .integrations import collective
     except ImportError as error:
         raise missing("peakgemm.distributed", "torch", error) from None
-    from .integrations import collective
-
     return collective

@@ -8,6 +8,7 @@ from __future__ import annotations
 import mmap
 import os
 from contextlib import AbstractContextManager
+from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -76,8 +77,11 @@ def overlaps(x: View, y: View) -> bool:
         return False
     if x_low == x_high or y_low == y_high:
         return False
+    first, second = (SimpleNamespace(__array_interface__={
+        "data": (view.pointer, True), "shape": view.shape, "strides": view.byte_strides, "typestr": "<f4",
+        "version": 3}) for view in (x, y))
     try:  # addresses and strides alone are looked at, so device memory may be described
-        return bool(np.shares_memory(np.asarray(_Described(x)), np.asarray(_Described(y)), max_work=_MOST_WORK))
+        return bool(np.shares_memory(np.asarray(first), np.asarray(second), max_work=_MOST_WORK))
     except Exception:  # NumPy's TooHardError moved between modules
         return True
 
@@ -128,12 +132,6 @@ def _mapped(x: NDArray[Any], view: View) -> _Mapped | None:
         return None
     offset = root.offset + view.pointer - root.__array_interface__["data"][0]
     return _Mapped((status.st_dev, status.st_ino), view._replace(pointer=offset), str(root.filename), root.mode == "c")
-
-
-class _Described:
-    def __init__(self, view: View) -> None:
-        self.__array_interface__ = {"data": (view.pointer, True), "shape": view.shape, "strides": view.byte_strides,
-                                    "typestr": "<f4", "version": 3}
 
 
 class Library(Protocol):

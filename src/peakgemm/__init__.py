@@ -26,7 +26,7 @@ _PUBLIC = {
     "matmul": "api",
     "mm": "api",
     "multiply_files": "calls.host.files",
-    "occupancy": "runtime.occupancy",
+    "occupancy": "tools.bench.occupancy",
     "plan": "api",
     "precisions": "tools.accuracy.precisions",
     "prepare": "api",
@@ -56,9 +56,9 @@ if TYPE_CHECKING:
     from .kernels.rung import RungConfig as Config
     from .problem import Problem
     from .runtime.device import Gpu
-    from .runtime.occupancy import occupancy
     from .tools import simulator
     from .tools.accuracy.precisions import precisions
+    from .tools.bench.occupancy import occupancy
 
 
 def __getattr__(name: str) -> Any:

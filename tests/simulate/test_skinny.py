@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.lib.stride_tricks import as_strided
 
+from peakgemm import occupancy
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels.ffma import skinny
 from peakgemm.kernels.ffma.skinny import SKINNY, SkinnyConfig
@@ -21,7 +22,6 @@ from peakgemm.kernels.validity import violations
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import Compiled, in_parallel
-from peakgemm.runtime.occupancy import occupancy
 from peakgemm.selection.machine import machine
 from peakgemm.tools.simulator.launch import run
 

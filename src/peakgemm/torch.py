@@ -1,34 +1,19 @@
-"""peakgemm in torch: gradients, the op for ``torch.compile``, and `use`, which reroutes torch's own products.
+"""peakgemm in torch: `use`, which reroutes torch's own products.
 
 torch is imported by the first call, so that this module can be named where torch is not installed.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .calls.request import check_precision
 from .errors import MissingComponent
-from .integrations import missing
 
 if TYPE_CHECKING:
-    from .integrations.torch_dispatch import differentiable, dispatched, gemm_with_grad, traced_gemm
     from .integrations.torch_use import Use
 
-__all__ = ["differentiable", "dispatched", "gemm_with_grad", "traced_gemm", "use"]
-
-
-def __getattr__(name: str) -> Any:
-    """What `torch_dispatch` offers, which imports torch."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        from .integrations import torch_dispatch
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise missing("peakgemm.torch", "torch", error) from None
-    return getattr(torch_dispatch, name)
+__all__ = ["use"]
 
 
 def use(precision: str = "ieee", reproducible: bool | None = None) -> Use:

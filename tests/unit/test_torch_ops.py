@@ -12,7 +12,6 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
-from peakgemm import torch as face  # noqa: E402
 from peakgemm.errors import InvalidType, InvalidValue  # noqa: E402
 from peakgemm.integrations import torch_use  # noqa: E402
 from peakgemm.integrations.torch_ops import gemm_with_grad, traced_gemm  # noqa: E402
@@ -167,8 +166,8 @@ def test_compile(dynamic, trained):
     torch._dynamo.reset()
 
     def model(a, b, c):
-        hidden = torch.relu(face.traced_gemm(a * 2, b, c, 1.5, 0.5))
-        return face.traced_gemm(hidden, hidden.mT, None, 1.0, 0.0).sum(-1)
+        hidden = torch.relu(traced_gemm(a * 2, b, c, 1.5, 0.5))
+        return traced_gemm(hidden, hidden.mT, None, 1.0, 0.0).sum(-1)
 
     compiled = torch.compile(model, fullgraph=True, dynamic=dynamic, backend="aot_eager")
     for rows in (5, 9, 12):

@@ -63,25 +63,21 @@ def on_cpu(library: HostLibrary, request: Request) -> Any:
 
 
 def _on_gpus(work: Request, gpus: list[Gpu], resident: View | None) -> None:
-    """In one launch, where little is moved to one device and has room there; else in tiles."""
+    """In one launch, where little is moved to one device and has room there; else in tiles. Operands whose batch would
+    not merge on the device are copied first."""
     from . import small_host
 
-    work = _mergeable(work, resident)
+    copies = packed_problem(work, layouts(work, resident and resident._replace(pointer=0))[1])[1]
+    if resident is not None and "b" in copies:
+        raise InvalidValue(f"b {work.b.shape} is prepared in a layout that this batch cannot use; pass b itself")
+    packed: dict[str, Any] = {name: np.array(np.broadcast_to(getattr(work, name), shape), order="C")
+                              for name, shape in copies.items() if name != "out"}
+    work = work._replace(**packed)
     if len(gpus) == 1 and sum(x.nbytes for x in (work.a, work.b, work.c, work.out) if x is not None) < TILED_BYTES:
         with activated(gpus[0].index):
             if small_host.run(work, gpus[0], resident):
                 return
     multi_gpu.run(work, gpus, resident=resident)
-
-
-def _mergeable(r: Request, resident: View | None = None) -> Request:
-    """``r`` with those operands copied whose batch would not merge on the device."""
-    _, copies = packed_problem(r, layouts(r, resident and resident._replace(pointer=0))[1])
-    if resident is not None and "b" in copies:
-        raise InvalidValue(f"b {r.b.shape} is prepared in a layout that this batch cannot use; pass b itself")
-    packed: dict[str, Any] = {name: np.array(np.broadcast_to(getattr(r, name), shape), order="C")
-                              for name, shape in copies.items() if name != "out"}
-    return r._replace(**packed)
 
 
 def prepare(library: HostLibrary, request: Request) -> tuple[Request, Array]:

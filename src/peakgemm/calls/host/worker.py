@@ -15,8 +15,7 @@ from ...runtime import driver
 from ...runtime.device import Gpu
 from ...runtime.lanes import Lane
 from ...runtime.memory import GrowingMemory, event
-from ..canonical import canonicalise
-from ..launch import bound_for, choice_for, enqueue, no_room
+from ..launch import bound_for, canonical_request, choice_for, enqueue, no_room
 from ..request import REPRODUCIBLE
 from .grid import Tile
 from .panel import layout
@@ -97,7 +96,7 @@ class Worker:
             dense, view = layout(r.c[tile.slices], squeeze=True)
             views["c"] = view._replace(pointer=slot.c.reserve(dense.nbytes, self._way.inward))
             self._way.uploader.upload(dense, slot.c.pointer).order(stream)
-        canonical = canonicalise(views["a"], views["b"], views.get("c"), views["out"], alpha=r.alpha, beta=r.beta)
+        canonical = canonical_request(r, views)
         problem, bound = canonical.problem, None
         assert problem is not None  # panels are packed
         if r.precision not in ("ieee", REPRODUCIBLE) and not canonical.swapped:

@@ -88,9 +88,11 @@ def prepare(library: HostLibrary, request: Request) -> tuple[Request, Array]:
     refuse_overlap(views, request.beta, arrays)
     shape = canonical_request(request, views).shape  # what no kernel takes as it lies is NumPy's affair
     out = arrays["out"] if "out" in arrays else np.empty(shape, np.float32)
-    return _with_matrices(request._replace(
-        a=transposed_if(arrays["a"], request.trans_a), b=transposed_if(arrays["b"], request.trans_b), out=out,
-        c=arrays.get("c") if request.beta != 0 else None, trans_a=False, trans_b=False)), out
+    a, b = (transposed_if(arrays[name], flag) for name, flag in (("a", request.trans_a), ("b", request.trans_b)))
+    dropped = (-2,) * (a.ndim == 1) + (-1,) * (b.ndim == 1)
+    c = None if request.beta == 0 else np.expand_dims(np.broadcast_to(arrays["c"], shape), dropped)
+    return request._replace(a=a[None, :] if a.ndim == 1 else a, b=b[:, None] if b.ndim == 1 else b, c=c,
+                            out=np.expand_dims(out, dropped), trans_a=False, trans_b=False), out
 
 
 def survey(library: HostLibrary, request: Request, gpu: Gpu | None) -> tuple[dict[str, View], Problem]:
@@ -110,17 +112,3 @@ def refuse_scheme(request: Request, gpus: list[Gpu]) -> None:
     if not gpus and request.precision not in ("ieee", "emulated", REPRODUCIBLE):
         raise InvalidValue(f"precision = {request.precision!r} needs a GPU, and there is none here; use 'emulated' or "
                            "'ieee', which NumPy runs in float32, or see: peakgemm doctor")
-
-
-def _with_matrices(r: Request) -> Request:
-    """The same product with 1-D operands as matrices, by views."""
-    a, b, c, out = r.a, r.b, r.c, r.out
-    if c is not None:
-        c = np.broadcast_to(c, out.shape)
-    if r.b.ndim == 1:
-        b, out = b[:, None], out[..., None]
-        c = c if c is None else c[..., None]
-    if r.a.ndim == 1:
-        a, out = a[None, :], np.expand_dims(out, -2)
-        c = c if c is None else np.expand_dims(c, -2)
-    return r._replace(a=a, b=b, c=c, out=out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 from types import SimpleNamespace
 from typing import Any
 
@@ -101,10 +102,8 @@ class Fresh:
     """Packed device memory that another library will adopt through DLPack."""
 
     def __init__(self, shape: tuple[int, ...], stream: int) -> None:
-        self._size, self._stream, self._shape = FLOAT, stream, shape
-        for size in shape:
-            self._size *= size
-        self._memory = DeviceMemory(self._size, stream)
+        self._stream, self._shape = stream, shape
+        self._memory = DeviceMemory(FLOAT * prod(shape), stream)
         self._device = device.current() or 0
 
     @property

@@ -102,7 +102,8 @@ def multiply_files(a: Any, b: Any, out: Any, *, c: Any = None, alpha: Any = 1.0,
     anew = grid(m, n, k, None, blocks) if blocks is not None else multi_gpu.cut(m, n, k, gpus)
     journal = Journal(journal_path, head | {"cuts": [[x.stop for x in side] for side in (anew.rows, anew.columns)]})
     try:
-        tiles = Grid(*(tuple(slice(*ends) for ends in pairwise([0, *side])) for side in journal.head["cuts"]))
+        rows, columns = (tuple(slice(*ends) for ends in pairwise([0, *side])) for side in journal.head["cuts"])
+        tiles = Grid(rows, columns)
         total = kept = len(tiles.tiles())
         renamed = target.exists() and not partial.exists() and set(journal.sums) == set(range(total))
         if not renamed:  # by a run that was killed before it could remove the journal

@@ -41,8 +41,8 @@ class Stopwatch(Protocol):
 class GpuStopwatch:
     """`Stopwatch` of a GPU in the current context."""
 
-    def __init__(self, gpu: Gpu, machine: Machine, peer: Peer) -> None:
-        self._gpu, self._machine, self._peer = gpu, machine, peer
+    def __init__(self, gpu: Gpu, machine: Machine, peer: Peer, rounds: int = ROUNDS) -> None:
+        self._gpu, self._machine, self._peer, self._rounds = gpu, machine, peer, rounds
         self._timer = Timer(peer)
 
     def compile(self, planned: Sequence[Planned], deadline: float, done: Done) -> list[Planned]:
@@ -77,7 +77,7 @@ class GpuStopwatch:
             except Exception:  # a compiler's or a driver's refusal: the others go on
                 log.debug("%s %s does not run", kernel.name, config.label(), exc_info=True)
                 runs.append(None)
-        found = self._timer.each(kinds, ms=BURST_MS, rounds=ROUNDS)
+        found = self._timer.each(kinds, ms=BURST_MS, rounds=self._rounds)
         del memory  # the operands stay until here: `launches` holds addresses alone
         return [None if i is None else [1e3 * ms for ms in found[i]] for i in runs]
 

@@ -22,7 +22,7 @@ from record_schema import SCHEMA
 ROOT = Path(__file__).parents[2]
 KINDS = {"suite": "bench", "case": "overhead", "refused": "refused", "ncu": "profiled", "digests": "hashed",
          "results": "accuracy", "workload": "workload", "program": "program", "parts": "bill", "errors": "batched",
-         "timed": "timed", "losses": "loss"}
+         "timed": "timed", "losses": "loss", "candidates": "candidates"}
 COLUMNS = 100
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import logging
 from dataclasses import replace
@@ -11,7 +10,6 @@ from typing import Any
 
 import pytest
 
-import choices
 import peakgemm
 from peakgemm.errors import InvalidValue
 from peakgemm.problem import Problem
@@ -25,7 +23,6 @@ from peakgemm.tools.tune import store
 
 PACKAGE = Path(peakgemm.__file__).parent
 H100 = "NVIDIA H100 80GB HBM3"
-MOST_LITERALS = 40  # of a file
 
 
 @pytest.fixture
@@ -36,26 +33,6 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     yield tmp_path
     monkeypatch.undo()
     tuned.forget()
-
-
-def test_the_choices_are_those_of_before() -> None:
-    gpu, expected = choices.gpu(), json.loads((choices.FOLDER / "choices.json").read_text())
-    found = {name: choices.chosen(problem, gpu) for name, problem in choices.products().items()}
-    other = [name for name in sorted({*found, *expected}) if found.get(name) != expected.get(name)]
-    assert not other, (f"{len(other)} products have another choice or estimate: {', '.join(other[:5])}. Where that is "
-                       "meant: python tests/support/choices.py, and commit the file that it writes")
-
-
-def test_numbers_are_data() -> None:
-    """Numeric literals in module-level assignments of selection and kernels: a table of them belongs into a profile."""
-    literals = {}
-    for path in [*(PACKAGE / "selection").rglob("*.py"), *(PACKAGE / "kernels").rglob("*.py")]:
-        assigned = [x for x in ast.parse(path.read_text()).body if isinstance(x, (ast.Assign, ast.AnnAssign))]
-        literals[str(path.relative_to(PACKAGE))] = sum(type(x.value) in (int, float) for statement in assigned
-                                                       for x in ast.walk(statement) if isinstance(x, ast.Constant))
-    too_many = {name: count for name, count in literals.items() if count > MOST_LITERALS}
-    assert not too_many, (f"{too_many} numbers, the limit is {MOST_LITERALS} a file: what depends on the GPU is a "
-                          "field of kernels/profile.py, with its value in selection/profiles/*.json")
 
 
 @pytest.mark.parametrize("name", shipped_heads())

@@ -61,7 +61,7 @@ def main(way: str) -> None:
     import torch
     import torch.distributed as dist
 
-    from peakgemm.integrations.distributed import all_gather_matmul
+    from peakgemm.distributed import all_gather_matmul
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.cuda.set_device(rank)

@@ -22,10 +22,10 @@ from lab.scale.model import losses
 from lab.scale.parts import Answer
 from lab.scale.predict import ROWS, WIDTH, Case, alone, cases, pays_from, predicted, shapes
 from peakgemm.api import matmul
-from peakgemm.integrations.distributed import all_gather_matmul, explain, matmul_reduce_scatter
+from peakgemm.distributed import all_gather_matmul, explain, matmul_reduce_scatter
 from peakgemm.integrations.group import known
 from peakgemm.integrations.overlap import Link, Way, best
-from peakgemm.integrations.torch import use
+from peakgemm.torch import use
 
 _TIMEOUT = timedelta(seconds=40)
 _ROUNDS = 5

@@ -19,22 +19,22 @@ _PUBLIC = {
     "Problem": "problem",
     "addmm": "api",
     "bmm": "api",
-    "distributed": "integrations.distributed",
+    "distributed": "distributed",
     "explain": "api",
     "gemm": "api",
-    "jax": "integrations.jax",
+    "jax": "jax",
     "matmul": "api",
     "mm": "api",
     "multiply_files": "calls.host.files",
-    "occupancy": "runtime.occupancy",
+    "occupancy": "tools.bench.occupancy",
     "plan": "api",
-    "precisions": "calls.precisions",
+    "precisions": "tools.accuracy.precisions",
     "prepare": "api",
     "replay": "api",
     "run_rung": "calls.rung",
     "sgemm": "api",
     "simulator": "tools.simulator",
-    "torch": "integrations.torch",
+    "torch": "torch",
 }
 _MODULES = ("distributed", "jax", "simulator", "torch")  # public as modules
 
@@ -45,20 +45,20 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from . import distributed, jax, torch
     from .api import addmm, bmm, explain, gemm, matmul, mm, plan, prepare, replay, sgemm
     from .calls.host.files import multiply_files
     from .calls.plan import Explanation, Plan
-    from .calls.precisions import precisions
     from .calls.prepared import Prepared
     from .calls.rung import run_rung
     from .errors import PeakgemmError
-    from .integrations import distributed, jax, torch
     from .kernels.registry import Kernel
     from .kernels.rung import RungConfig as Config
     from .problem import Problem
     from .runtime.device import Gpu
-    from .runtime.occupancy import occupancy
     from .tools import simulator
+    from .tools.accuracy.precisions import precisions
+    from .tools.bench.occupancy import occupancy
 
 
 def __getattr__(name: str) -> Any:

@@ -265,10 +265,10 @@ def _any(request: Request, stream: Any, devices: Any) -> Any:
         if given is not None:
             raise InvalidValue(f"{name} was given for JAX arrays under jit, grad or vmap, where XLA places results and "
                                "work; leave it out")
-    from .integrations import jax
+    from .integrations import jax_primitive
 
     r = request.b.given_to(request) if isinstance(request.b, Prepared) else request
-    return jax.multiply(r.a, r.b, r.c, r.alpha, r.beta, r.trans_a, r.trans_b, r.precision)
+    return jax_primitive.multiply(r.a, r.b, r.c, r.alpha, r.beta, r.trans_a, r.trans_b, r.precision)
 
 
 def _torch(torch: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, stream: Any,

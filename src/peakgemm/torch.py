@@ -1,10 +1,45 @@
-"""`peakgemm.integrations.torch` by its public name, for ``import peakgemm.torch``."""
+"""peakgemm in torch: `use`, which reroutes torch's own products.
 
-import sys
-from importlib import import_module
+torch is imported by the first call, so that this module can be named where torch is not installed.
+"""
+
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .integrations.torch import *  # noqa: F403
+from .calls.request import check_precision
+from .errors import MissingComponent
 
-sys.modules[__name__] = import_module(".integrations.torch", __package__)  # one module, by either name
+if TYPE_CHECKING:
+    from .integrations.torch_use import Use
+
+__all__ = ["use"]
+
+
+def use(precision: str = "ieee", reproducible: bool | None = None) -> Use:
+    """Let peakgemm run torch's own FP32 products on CUDA: ``with peakgemm.torch.use(): model(x)``.
+
+    Reroutes ``mm``, ``addmm``, ``bmm`` and ``baddbmm``, with their ``out=`` and in-place forms, and so
+    ``matmul``, ``linear`` and ``einsum``. Everything else goes to torch's own kernels as before: other dtypes,
+    the CPU, tensor subclasses, shapes that torch itself refuses. It is in force for the whole process, other
+    threads and backward passes included, until the outermost ``with`` ends; it nests, and serves as a decorator.
+    Enter and leave it while no other thread multiplies.
+
+    Args:
+        precision: ``"ieee"``, whatever torch's TF32 switches say, or another one of `peakgemm.matmul`.
+        reproducible: as for `peakgemm.matmul`.
+
+    Returns:
+        A context manager; ``as`` gives counts of what ran where (`Rerouted.calls`, `Rerouted.fallbacks`).
+
+    Raises:
+        InvalidValue: a precision that there is not.
+        MissingComponent: torch is missing or older than 2.9.
+    """
+    try:
+        from .integrations.torch_use import Use
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MissingComponent("peakgemm.torch.use() needs torch 2.9 or newer; run: pip install torch") from None
+    return Use(check_precision(precision, reproducible))

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from docs.generate.publish import Checkout
+from peakgemm import occupancy
 from peakgemm.kernels.registry import LADDER, Kernel
 from peakgemm.problem import Config
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import Compiled, in_parallel
-from peakgemm.runtime.occupancy import occupancy
 from peakgemm.runtime.source import KERNELS, header_comment
 from peakgemm.sass.elf import Cubin
 from peakgemm.sass.facts import mix

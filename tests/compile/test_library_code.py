@@ -28,9 +28,9 @@ from peakgemm.kernels.schedule import handing_on
 from peakgemm.problem import Batch, Config, Problem, varied
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import Compiled, in_parallel
-from peakgemm.runtime.occupancy import occupancy
 from peakgemm.sass.facts import static_facts
 from peakgemm.selection.machine import machine
+from peakgemm.tools.bench.occupancy import occupancy
 from seldom import exhaustive
 
 GPU = machine("sm_90", 132)

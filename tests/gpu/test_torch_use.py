@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="the GPU tests use torch")
 pytest.register_assert_rewrite("torch_cases")
 
 import peakgemm as pg  # noqa: E402
-from peakgemm.integrations.torch import use  # noqa: E402
+from peakgemm.torch import use  # noqa: E402
 from torch_cases import UseCases, agrees, draw, reference  # noqa: E402
 
 

@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 
 import stand_in
-from peakgemm.calls import cache
+from peakgemm.calls import launch, plan  # noqa: F401  (plan takes its names from launch before they are stand-ins)
 from peakgemm.calls.host import multi_gpu, panel, small_host, worker
 from peakgemm.calls.host.grid import Tile
 from peakgemm.calls.host.tile_queue import TileQueue
@@ -350,10 +350,10 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
                 *((reserve, {"free": {}}) for reserve in reserves),
                 *((module, {"choice_for": lambda *args: None,
                             "bound_for": lambda problem, gpu, choice=None: _Product(problem, devices)})
-                  for module in (small_host, worker))):
+                  for module in (launch, worker))):
             for name, stand_in in stand_ins.items():
                 patch.setattr(module, name, stand_in)
-        cache.calls.clear()
+        launch.calls.clear()
         peers._known.clear()
         pools._POOLS.clear()
         try:

@@ -20,7 +20,7 @@ import torch
 from peakgemm.calls import eager
 from peakgemm.integrations import exchange
 from peakgemm.kernels.exchange import all_gather
-from peakgemm.runtime import signals
+from peakgemm.runtime import memory, signals
 
 SECONDS = 20.0
 
@@ -152,7 +152,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Ranks]:
                               "current_device": lambda: ranks.here.rank, "synchronize": lambda device=None: None,
                               "is_current_stream_capturing": lambda: False}),
                 (symmetric, {"empty": ranks.empty, "rendezvous": ranks.rendezvous}),
-                (signals, {"mark": lambda stream: None, **{name: getattr(ranks, name) for name in (
+                (memory, {"event": lambda stream: None}), (signals, {**{name: getattr(ranks, name) for name in (
                     "write", "wait", "copy", "order")}}),
                 (all_gather, {"compiled": lambda arch: None, "launcher": ranks.all_gather}),
                 (eager, {"current_stream": lambda index: 0}),

@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 
 import api_cases  # noqa: E402
 from peakgemm.arrays.torch import Torch  # noqa: E402
-from peakgemm.calls import cache, eager, launch, plan  # noqa: E402
+from peakgemm.calls import eager, launch, plan  # noqa: E402
 from peakgemm.selection import tuned  # noqa: E402
 from peakgemm.selection.choose import Choice  # noqa: E402
 
@@ -48,7 +48,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
     monkeypatch.setattr(Torch, "admit", _admit_on_gpu)
     monkeypatch.setattr(torch.Tensor, "get_device", lambda self: 0)
     monkeypatch.setattr(Torch, "scope", lambda self, index, stream: stand_in.StandIn().scope(index, stream))
-    cache.calls.clear()
+    launch.calls.clear()
     return canonical
 
 
@@ -69,7 +69,7 @@ def test_products_by_the_warm_path(cuda: list[Problem]) -> None:
             api_cases.check_tensors(case, "cpu")
             warm += case.seed == 2 and len(cuda) == bound
     assert warm > 150
-    assert len(cache.calls) > 50
+    assert len(launch.calls) > 50
 
 
 def test_what_is_warm_is_decided_anew_after_tuning(cuda: list[Problem]) -> None:
@@ -134,7 +134,7 @@ def test_prepared_operands_are_bound_once(cuda: list[Problem]) -> None:
     assert (first.asked, second.asked, len(cuda)) == (1, 1, 0)
     eager.run(a, b, precision="emulated")
     assert len(cuda) == 1
-    assert not any(isinstance(part, Panels) for key in cache.calls for part in key)
+    assert not any(isinstance(part, Panels) for key in launch.calls for part in key)
 
 
 def test_overlap_is_refused_warm_and_cold(cuda: list[Problem]) -> None:

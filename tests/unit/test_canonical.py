@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from peakgemm.arrays.aliasing import overlaps
-from peakgemm.arrays.base import View
+from peakgemm.arrays.base import View, overlaps
 from peakgemm.calls.canonical import canonicalise, result_shape
 from peakgemm.errors import InvalidValue
 from peakgemm.problem import Batch, Problem

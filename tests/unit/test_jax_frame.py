@@ -11,12 +11,11 @@ import pytest
 
 pytest.importorskip("jax", reason="needs jax")
 
-from peakgemm.calls import cache
+from peakgemm.calls import launch
 from peakgemm.calls.request import Request
 from peakgemm.errors import OutOfMemory
 from peakgemm.integrations import jax_abi as abi
 from peakgemm.integrations import jax_handler
-from peakgemm.integrations.jax_handler import Ready
 
 CALL = Request((8, 5), (5, 4), (1, 4), (8, 4), 1.5, 0.5)
 TEXT = jax_handler.to_text(CALL).encode()
@@ -83,8 +82,9 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Any:
         for alignment in (4, 16):
             bound = SimpleNamespace(workspace_bytes=64,
                                     launch=lambda *x, of=(device, alignment): seen.append((of, *x)))
-            ready = Ready(bound, device == 0)  # type: ignore[arg-type]  # operands swapped on the first device alone
-            monkeypatch.setitem(cache.calls, (TEXT, device, alignment), ready)
+            # operands swapped on the first device alone
+            ready = SimpleNamespace(**vars(bound), swapped=device == 0, bound=bound)
+            monkeypatch.setitem(launch.calls, (TEXT, device, alignment), ready)
     monkeypatch.setattr(jax_handler.device, "count", lambda: 1)
     monkeypatch.setattr(jax_handler.device, "activated", lambda index: contextlib.nullcontext())
     return seen

@@ -8,7 +8,7 @@ import pytest
 
 from peakgemm.errors import InvalidValue
 from peakgemm.runtime.architectures import architecture
-from peakgemm.runtime.occupancy import RESOURCES, occupancy
+from peakgemm.tools.bench.occupancy import RESOURCES, occupancy
 
 # arch, threads, registers, dynamic and static shared bytes; blocks per SM, what limits them,
 # registers and shared bytes allocated to a block.

@@ -18,7 +18,7 @@ import stand_in
 from peakgemm import arrays
 from peakgemm.calls import launch, plan, prepared
 from peakgemm.calls.canonical import Canonical
-from peakgemm.calls.host import small_host, worker
+from peakgemm.calls.host import worker
 from peakgemm.calls.request import Request
 from peakgemm.errors import InvalidValue, LaunchFailed, OutOfMemory
 from peakgemm.kernels.emulated import product as emulated
@@ -155,7 +155,7 @@ def test_host_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for status in (lazy_driver.OUT_OF_MEMORY, 719):
         with lazy_driver.present(monkeypatch, FullDevices(1, room=1 << 30)) as devices:
-            for module in (small_host, worker):
+            for module in (launch, worker):
                 monkeypatch.setattr(module, "bound_for", lambda problem, gpu, choice: Wanting(problem, devices))
             with pytest.raises(LaunchFailed) as caught:
                 pg.matmul(A, B)

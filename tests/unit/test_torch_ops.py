@@ -37,7 +37,7 @@ def test_backward_copies_nothing(monkeypatch):
 def test_the_face_needs_no_torch():
     """`peakgemm.torch` can be named, and says what it needs, where torch is not installed."""
     code = ("import sys; sys.modules['torch'] = None\n"
-            "from peakgemm.integrations import torch as face\n"
+            "from peakgemm import torch as face\n"
             "try: face.use()\n"
             "except RuntimeError as error: print(type(error).__name__, error)")
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -52,7 +52,7 @@ def admit(x: Any, name: str) -> tuple[Any, int]:
         InvalidType: no array, none that is plain, or not float32; see `Library.admit`.
         InvalidValue: in no place that kernels reach, without memory, or read-only and written.
     """
-    library = _BY_TYPE.get(type(x)) or library_of(x, name)
+    library = _BY_TYPE.get(type(x)) or _find(x, name)
     index = library.admit(x, name)
     if name in _WRITTEN and library.read_only(x):
         raise InvalidValue(f"{name} is a read-only {library.name} array; pass one that can be written"
@@ -60,39 +60,20 @@ def admit(x: Any, name: str) -> tuple[Any, int]:
     return library, index
 
 
-def library_of(x: Any, name: str) -> Library:
-    """The library that ``x`` belongs to, remembered for its type.
-
-    Raises:
-        InvalidType: no array. ``name`` is what the message calls it.
-    """
-    library = _find(x, name)
-    if len(_BY_TYPE) > 256:  # types made on the fly must not pile up
-        _BY_TYPE.clear()
-    _BY_TYPE[type(x)] = library
-    return library
-
-
 def _find(x: Any, name: str) -> Library:
-    if isinstance(x, np.ndarray):
-        return _made("numpy.Numpy")
-    for base in type(x).__mro__:
-        module = _MODULES.get(base.__module__.partition(".")[0])
-        if module is not None:
-            return _made(module)
-    if not (hasattr(x, "__dlpack__") or hasattr(x, "__cuda_array_interface__")) or isinstance(x, np.generic):
+    """The library that ``x`` belongs to, remembered for its type."""
+    roots = [base.__module__.partition(".")[0] for base in type(x).__mro__]
+    where = ("numpy.Numpy" if isinstance(x, np.ndarray) else
+             next((_MODULES[root] for root in roots if root in _MODULES), ""))
+    if not where and (isinstance(x, np.generic) or not (hasattr(x, "__dlpack__")
+                                                        or hasattr(x, "__cuda_array_interface__"))):
         raise InvalidType(f"{name} is a {type(x).__name__}, which offers neither DLPack nor the CUDA array "
                           "interface; pass a torch, CuPy, JAX or NumPy array")
-    key = type(x).__module__.partition(".")[0]
+    key = where or roots[0]
     if key not in _MADE:
-        from .interop import Interop
-
-        _MADE[key] = Interop(key)
-    return _MADE[key]
-
-
-def _made(where: str) -> Library:
-    if where not in _MADE:
-        module, _, kind = where.partition(".")
-        _MADE[where] = getattr(import_module(f".{module}", __name__), kind)()
-    return _MADE[where]
+        module, _, kind = (where or "interop.Interop").partition(".")
+        adapter = getattr(import_module(f".{module}", __name__), kind)
+        _MADE[key] = adapter() if where else adapter(key)
+    if len(_BY_TYPE) > 256:  # types made on the fly must not pile up
+        _BY_TYPE.clear()
+    return _BY_TYPE.setdefault(type(x), _MADE[key])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -100,10 +102,8 @@ class Fresh:
     """Packed device memory that another library will adopt through DLPack."""
 
     def __init__(self, shape: tuple[int, ...], stream: int) -> None:
-        self._size, self._stream, self._shape = FLOAT, stream, shape
-        for size in shape:
-            self._size *= size
-        self._memory = DeviceMemory(self._size, stream)
+        self._stream, self._shape = stream, shape
+        self._memory = DeviceMemory(FLOAT * prod(shape), stream)
         self._device = device.current() or 0
 
     @property
@@ -138,20 +138,13 @@ def _seen(x: Any, name: str, stream: int) -> Any:
                           f"interface ({error}); pass a torch, CuPy, JAX or NumPy array") from None
 
 
-class _AtVersion3:
-    """An array's CUDA array interface under version 3, which differs from 2 by the ``stream`` alone."""
-
-    def __init__(self, interface: dict[str, Any], owner: Any) -> None:
-        self.__cuda_array_interface__ = {**interface, "version": 3, "stream": None}
-        self._owner = owner
-
-
 def _at_version_3(x: Any) -> Any:
     """``x``, or a stand-in where all it offers is an interface older than cuda.core takes: torch's is of version 2.
 
-    No stream to wait for is named: with versions before 3 the caller sees to that.
+    Version 3 differs from 2 by the ``stream`` alone. None to wait for is named: with versions before 3 the caller sees
+    to that.
     """
-    if hasattr(x, "__dlpack__"):
+    interface = None if hasattr(x, "__dlpack__") else getattr(x, "__cuda_array_interface__", None)
+    if interface is None or interface["version"] >= 3:
         return x
-    interface = getattr(x, "__cuda_array_interface__", None)
-    return _AtVersion3(interface, x) if interface is not None and interface["version"] < 3 else x
+    return SimpleNamespace(__cuda_array_interface__={**interface, "version": 3, "stream": None}, owner=x)

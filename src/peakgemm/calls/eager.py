@@ -13,8 +13,7 @@ import torch
 from ..arrays.base import stream_handle
 from ..arrays.torch import PLAIN, Torch, is_recorded
 from ..errors import InvalidValue
-from . import cache
-from .launch import BoundCall, views_of
+from .launch import BoundCall, calls, views_of
 from .plan import Plan, multiply
 from .prepared import Prepared
 from .request import Request, scales
@@ -29,7 +28,7 @@ function_modes = torch._C._len_torch_function_stack
 tracing = torch._C._is_tracing
 
 _TORCH = Torch()
-_calls = cache.calls
+_calls = calls
 
 
 def product(a: Any, b: Any) -> Any:

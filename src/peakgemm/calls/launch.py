@@ -1,4 +1,9 @@
-"""A product on the GPU: made canonical and bound once, looked up from then on, and launched for any array library."""
+"""A product on the GPU: made canonical and bound once, looked up from then on, and launched for any array library.
+
+There is one cache for every front door. Each makes a key of what it sees of its operands, shapes and alignments among
+it, and looks it up in `calls`. Keys of different front doors never meet: torch's begin with a shape, those of other
+libraries' arrays with the device's index, JAX's under ``jit`` with the call as text, others with a name.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +12,12 @@ from contextlib import suppress
 from ctypes import byref, c_size_t
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from ..arrays.aliasing import overlaps, refuse_overlap
-from ..arrays.base import FLOAT, DeviceLibrary, Library, View
+from ..arrays.base import FLOAT, DeviceLibrary, Library, View, overlaps, refuse_overlap
 from ..errors import InvalidType, InvalidValue, OutOfMemory, out_of_memory_as
 from ..runtime import device, driver
 from ..runtime.device import Gpu
-from . import cache
 from .canonical import Canonical, canonicalise
 from .request import Request
 
@@ -22,6 +25,22 @@ if TYPE_CHECKING:
     from ..kernels.bound import Bound
     from ..problem import Problem
     from ..selection.choose import Choice
+
+Entry = TypeVar("Entry")
+LIMIT = 4096  # calls; then all are forgotten
+calls: dict[Hashable, Any] = {}
+
+
+def remember(key: Hashable, entry: Entry, kept: dict[Hashable, Any] = calls) -> Entry:
+    """Keep ``entry`` for calls of that key, until tuning entries or profiles change; in a plan's own ``kept`` for as
+    long as the plan is used."""
+    from ..selection import tuned  # no product of host arrays waits for it
+
+    tuned.cache_invalidators.add(calls.clear)
+    if len(kept) >= LIMIT:
+        kept.clear()
+    kept[key] = entry
+    return entry
 
 
 class BoundCall:
@@ -76,7 +95,7 @@ class Decided(NamedTuple):
 
     choice: Choice | None = None
     alignment: tuple[int, int, int] = (16, 16, 16)
-    calls: dict[Hashable, Any] = cache.calls
+    calls: dict[Hashable, Any] = calls
 
 
 EAGER = Decided()
@@ -111,32 +130,28 @@ def on_device(library: DeviceLibrary, index: int, request: Request, stream: int 
         arrays = request.arrays()
         views = views_of(library, request, handle)
         call = bound_call(request, views, index, key, decided)
-        rounds = 0
-        while call.canonical.copies:
-            rounds += 1
-            if rounds > 3:  # strides, then the merging of the batch
-                raise InvalidType(f"{library.name} copies of {', '.join(call.canonical.copies)} are not packed; pass "
-                                  "row-major operands")
-            for name, shape in call.canonical.copies.items():
+        if call.canonical.copies:
+            for name, shape in packed_problem(request, views)[1].items():
                 if name == "out":
                     del arrays["out"], views["out"]  # computed aside, then assigned
                 else:
                     arrays[name] = library.copy(arrays[name], shape)
                     views[name] = library.view(arrays[name], name, handle)
             call = bound_call(request, views, index, None, decided)
+            if call.canonical.copies:
+                raise InvalidType(f"{library.name} copies of {', '.join(call.canonical.copies)} are not packed; pass "
+                                  "row-major operands")
         target = arrays.get("out")
         if target is None:
             target = library.empty(call.shape, request.a, handle)
             views["out"] = library.view(target, "out", handle)
         if call.bound is not None:
-            address = 0
+            product, address = call, 0
             if workspace is not None:
-                address = workspace_pointer(library, workspace, call.bound.workspace_bytes, views)
-                enqueue(call.bound, call.canonical, views, address, handle)
-            else:
-                if call.workspace_bytes:
-                    workspace, address = call.workspace(library, request.a, handle)
-                enqueue(call, call.canonical, views, address, handle)
+                product, address = call.bound, workspace_pointer(library, workspace, call.bound.workspace_bytes, views)
+            elif call.workspace_bytes:
+                workspace, address = call.workspace(library, request.a, handle)
+            enqueue(product, call.canonical, views, address, handle)
         result = library.deliver(target, request.a, handle, (*arrays.values(), workspace))
         if request.out is not None and "out" not in arrays:
             library.assign(request.out, result)
@@ -155,6 +170,20 @@ def canonical_request(request: Request, views: dict[str, View]) -> Canonical:
     """`canonicalise` for arrays that lie as ``views`` say."""
     return canonicalise(views["a"], views["b"], views.get("c"), views.get("out"), alpha=request.alpha,
                         beta=request.beta, trans_a=request.trans_a, trans_b=request.trans_b)
+
+
+def packed_problem(request: Request, views: dict[str, View]) -> tuple[Problem, dict[str, tuple[int, ...]]]:
+    """The problem that is left when the arrays that no kernel takes as they lie have been copied, and the shapes of
+    their packed copies by name; of ``out``: that the result is computed aside."""
+    views, copies = dict(views), dict[str, tuple[int, ...]]()
+    while (canonical := canonical_request(request, views)).problem is None:  # strides, then the merging of the batch
+        copies |= canonical.copies
+        for name, shape in canonical.copies.items():
+            if name == "out":
+                del views["out"]
+            else:
+                views[name] = View.packed(shape)
+    return canonical.problem, copies
 
 
 def bound_call(request: Request, views: dict[str, View], index: int, key: Hashable | None = None,
@@ -185,7 +214,7 @@ def bound_call(request: Request, views: dict[str, View], index: int, key: Hashab
             bound = bound or bound_for(problem, gpu, choice)
         call = BoundCall(canonical, bound, views, index)
         if key is None or not canonical.copies:
-            cache.remember(lies, call, decided.calls)
+            remember(lies, call, decided.calls)
     return call
 
 

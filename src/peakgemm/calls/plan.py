@@ -12,13 +12,22 @@ from ..arrays.numpy import host_view
 from ..errors import InvalidType, InvalidValue
 from ..runtime import device
 from .autotune import search
-from .launch import Decided, bound_for, canonical_request, choice_for, on_device, views_of, workspace_bytes
+from .launch import (
+    Decided,
+    bound_for,
+    canonical_request,
+    choice_for,
+    on_device,
+    packed_problem,
+    views_of,
+    workspace_bytes,
+)
 from .prepared import Prepared
 from .request import REPRODUCIBLE, Request
 
 if TYPE_CHECKING:
     from ..kernels.bound import Bound
-    from ..problem import Config, Problem
+    from ..problem import Config
     from ..selection.choose import Choice
 
 
@@ -99,19 +108,17 @@ class Plan:
         self._library, self._index = locate(request.arrays())
         self._gpu = device.find() if self._index == HOST else device.require(self._index)
         self._last: tuple[Any, int, Bound] | None = None  # workspace, stream, what ran: if emulated
-        problem: Problem | None = None
+        copies: dict[str, tuple[int, ...]] = {}
         if self._index == HOST:
             from .host import products
 
-            self._expected, problem = products.survey(self._library, request, self._gpu is not None)
+            self._expected, self._problem = products.survey(self._library, request, self._gpu)
         else:
             with self._library.scope(self._index, None):
                 self._expected = views_of(self._library, request, -1)
-        canonical = canonical_request(request, self._expected)
-        self._shape = canonical.shape
-        self._copies = () if self._index == HOST else tuple(sorted(canonical.copies))
+            self._problem, copies = packed_problem(request, self._expected)
+        self._copies, self._shape = tuple(sorted(copies)), canonical_request(request, self._expected).shape
         self._request = request._replace(a=None, b=None, c=None, out=None)  # holds no operand
-        self._problem: Problem = problem or canonical.problem or self._packed_problem()
         choice: Choice | None = None
         if self._gpu is not None:
             choice = choice_for(self._problem, self._gpu, request.precision)
@@ -119,17 +126,6 @@ class Plan:
                 bound_for(self._problem, self._gpu, choice)
                 choice = choice_for(self._problem, self._gpu, request.precision)  # the compiler's code may change it
         self._decided = Decided(choice, self._problem.alignment, {})  # calls of its own, whatever else is tuned
-
-    def _packed_problem(self) -> Problem:
-        """The problem that is left when the copies have been made."""
-        views = dict(self._expected)
-        while (canonical := canonical_request(self._request, views)).problem is None:
-            for name, shape in canonical.copies.items():
-                if name == "out":
-                    del views["out"]
-                else:
-                    views[name] = View.packed(shape)
-        return canonical.problem
 
     @property
     def kernel(self) -> str:

@@ -12,8 +12,8 @@ import typer
 from typer.core import TyperGroup
 
 from ..runtime.architectures import ARCHITECTURES, architecture
-from ..runtime.occupancy import occupancy
 from ..tools.bench import records
+from ..tools.bench.occupancy import occupancy
 from . import inspect_map, inspect_show, parse
 from .console import table
 from .examples import epilog

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..arrays.base import check_dtype
-from ..calls import cache, eager
+from ..calls import eager, launch
 from ..calls.request import check_precision
 from ..errors import InvalidType, InvalidValue
 from .group import Group, known
@@ -24,7 +24,7 @@ class Warm(NamedTuple):
     way: Way
 
 
-_calls: dict[Any, Any] = cache.calls
+_calls: dict[Any, Any] = launch.calls
 
 
 def run(a: Any, b: Any, group: Any, precision: str, chunks: int | None, scatter: bool) -> Tensor:
@@ -47,7 +47,7 @@ def run(a: Any, b: Any, group: Any, precision: str, chunks: int | None, scatter:
             result: Tensor = Recorded.apply(a, b, group, precision, chunks, scatter)
             return result
         a, checked, ranks = a.resolve_neg(), check_precision(precision), known(group)
-        warm = cache.remember(key, Warm(ranks, checked, _way(chunks, a, b, ranks, checked, scatter)))
+        warm = launch.remember(key, Warm(ranks, checked, _way(chunks, a, b, ranks, checked, scatter)))
     return _by(warm.way, a, b, warm.group, warm.precision, scatter)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..calls import eager
 from ..errors import CompileFailed, LaunchFailed, MissingComponent
 from ..kernels.exchange import all_gather
-from ..runtime import signals
+from ..runtime import memory, signals
 from ..runtime.device import require
 
 log = logging.getLogger("peakgemm")
@@ -51,7 +51,7 @@ class Exchange:
         self._side = torch.cuda.Stream(self.device, priority=-1)
         self._beside = int(self._side.cuda_stream)
         self._here = 0  # the current stream
-        self._mark = signals.mark(self._beside)
+        self._mark = memory.event(self._beside)
         self._held: list[Tensor] = []  # what the side stream reads: past a call's end the current stream waits for it
         self.timeout_s = timeout_s
         self.by_kernel = self.world <= all_gather.RANKS and self._can_compile()

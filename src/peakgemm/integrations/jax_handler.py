@@ -15,21 +15,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ..arrays.base import FLOAT, View, packed
-from ..calls import cache
 from ..calls.host.cpu import by_numpy
-from ..calls.launch import bound_for, canonical_request, choice_for, without_workspace
+from ..calls.launch import LIMIT, BoundCall, bound_call, calls, without_workspace
 from ..calls.request import Request
 from ..errors import InvalidType, InvalidValue, LaunchFailed, OutOfMemory
 from ..runtime import device
 from . import jax_abi as abi
-
-if TYPE_CHECKING:
-    from ..kernels.bound import Bound
 
 TARGET = "peakgemm_gemm"
 _FIELDS = [name for name in Request._fields if name != "ready"]
@@ -40,7 +36,7 @@ def to_text(call: Request) -> str:
     return json.dumps({name: getattr(call, name) for name in _FIELDS}, separators=(",", ":"))
 
 
-@lru_cache(maxsize=cache.LIMIT)
+@lru_cache(maxsize=LIMIT)
 def from_text(text: bytes) -> Request:
     """What `to_text` wrote.
 
@@ -61,29 +57,19 @@ def packed_views(call: Request, alignment: int = 16) -> dict[str, View]:
     return {name: View(alignment, shape, packed(shape)) for name, shape in call.arrays().items()}
 
 
-class Ready(NamedTuple):
-    """A call bound to a device: what its handler launches."""
-
-    bound: Bound
-    swapped: bool
-
-
-def prepare(text: bytes, index: int, alignment: int = 16) -> Ready:
+def prepare(text: bytes, index: int, alignment: int = 16) -> BoundCall:
     """Choose, compile and load the kernel of a call for device ``index``, at once or before; nothing is launched.
 
     Raises:
         InvalidValue, CompileFailed, MissingComponent, LaunchFailed: as `peakgemm.gemm`.
     """
     key = text, index, alignment
-    ready: Any = cache.calls.get(key)
-    if ready is None:
-        call, gpu = from_text(text), device.require(index)
-        canonical = canonical_request(call, packed_views(call, alignment))
-        problem = canonical.problem
-        assert problem is not None, "the primitive's operands need no copies"
-        bound = bound_for(problem, gpu, choice_for(problem, gpu, call.precision))
-        ready = cache.remember(key, Ready(bound, canonical.swapped))
-    return ready  # type: ignore[no-any-return]
+    call: BoundCall | None = calls.get(key)
+    if call is None:
+        request = from_text(text)
+        call = bound_call(request, packed_views(request, alignment), index, key)
+        assert call.bound is not None, "the primitive's operands need no copies, and have elements"
+    return call
 
 
 def _on_cuda(frame: Any) -> None:
@@ -97,15 +83,15 @@ def _on_cuda(frame: Any) -> None:
         raise LaunchFailed("XLA gives no stream; peakgemm's product runs on its CUDA platform alone")
     index, every = _device(frame), a | b | c0 | out
     alignment = every & -every if every % 16 else 16
-    bound, swapped = prepare(_attribute(frame), index, alignment)
-    wanted = bound.workspace_bytes
+    call = prepare(_attribute(frame), index, alignment)
+    launch, wanted = call.launch, call.workspace_bytes
     if wanted and wanted > (given := FLOAT * abi.word(room.dims)):  # another GPU, or another address
         error = OutOfMemory(f"XLA gave {given:,} bytes of workspace, {wanted:,} are wanted")
-        bound = without_workspace(error, bound, device.require(index), "JAX")
-    if swapped:
+        launch = without_workspace(error, call.bound, device.require(index), "JAX").launch
+    if call.swapped:
         a, b = b, a
     with device.activated(index):
-        bound.launch(a, b, out, c0, room.data, asked.stream)
+        launch(a, b, out, c0, room.data, asked.stream)
 
 
 def _on_host(frame: Any) -> None:

@@ -19,16 +19,53 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 from jax.sharding import PartitionSpec
 
-from ..arrays.base import FLOAT
+from ..arrays.base import FLOAT, check_dtype
 from ..calls import canonical
 from ..calls.launch import canonical_request
-from ..calls.request import REPRODUCIBLE, Request
-from ..errors import InvalidValue
+from ..calls.request import REPRODUCIBLE, Request, flag, scales
+from ..errors import InvalidType, InvalidValue
 from ..problem import Batch
 from .jax_handler import TARGET, packed_views, prepare, register, to_text
 from .jax_partition import is_partitioned, partitioned
 
 gemm_p = Primitive("peakgemm_gemm")
+
+
+def multiply(a: Any, b: Any, c: Any = None, alpha: Any = 1.0, beta: Any = None, trans_a: Any = False,
+             trans_b: Any = False, precision: str = "ieee") -> Any:
+    """``alpha op(a) op(b) + beta c`` as `peakgemm.gemm` has it, and `peakgemm.matmul` for 1-D operands; ``precision``
+    has been checked."""
+    trans_a, trans_b = flag(trans_a, "trans_a"), flag(trans_b, "trans_b")
+    alpha, beta = scales(alpha, beta, c)
+    a, b = array(a, "a"), array(b, "b")
+    shape = result_shape(a.shape, b.shape, trans_a, trans_b)
+    dropped = tuple(axis for axis, x in ((-2, a), (-1, b)) if x.ndim == 1)
+    if a.ndim == 1:
+        a = a[None, :]
+    if b.ndim == 1:
+        b, trans_b = b[None, :], True  # a row that is read as a column
+    if c is not None:
+        c = array(c, "c")
+        if not canonical.broadcasts(c.shape, shape):
+            raise InvalidValue(f"c has shape {c.shape}, the result {shape}; pass a c that broadcasts to it")
+        for axis in dropped if c.ndim else ():
+            c = jnp.expand_dims(c, axis)
+    out = product(a, b, c, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b, precision=precision)
+    return out.reshape(shape)
+
+
+def array(x: Any, name: str) -> Any:
+    """``x`` as a JAX value of float32.
+
+    Raises:
+        InvalidType: another dtype, or no array.
+        InvalidValue: a symbolic size.
+    """
+    if not hasattr(x, "dtype") or not hasattr(x, "shape"):
+        raise InvalidType(f"{name} is a {type(x).__name__}; pass a JAX array")
+    check_dtype(str(x.dtype), name)
+    refuse_symbolic(name, x.shape)
+    return x if isinstance(x, jax.Array) else jnp.asarray(x)
 
 
 def product(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 0.0, trans_a: bool = False,
@@ -181,7 +218,7 @@ def _workspace_floats(text: str) -> int:
         devices = jax.local_devices(backend="cuda")
     except RuntimeError:  # compiled for a GPU where there is none: the handler does without a workspace
         return 0
-    return max(-(-prepare(text.encode(), d.local_hardware_id).bound.workspace_bytes // FLOAT) for d in devices)
+    return max(-(-prepare(text.encode(), d.local_hardware_id).workspace_bytes // FLOAT) for d in devices)
 
 
 register()

@@ -18,8 +18,6 @@ from ..calls.request import Request, scales
 from ..errors import InvalidType, InvalidValue, PeakgemmError
 from .torch_ops import OPS, gemm_with_grad, traced_gemm
 
-__all__ = ["differentiable", "dispatched", "gemm_with_grad", "traced_gemm"]
-
 _NO_RULE = (AttributeError, AssertionError, NotImplementedError, RuntimeError, TypeError)
 
 

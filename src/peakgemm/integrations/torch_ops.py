@@ -18,8 +18,7 @@ from torch._subclasses.fake_tensor import UnsupportedOperatorException
 from torch.autograd.function import _SingleLevelFunction
 from torch.utils.flop_counter import register_flop_formula
 
-from ..arrays.aliasing import overlaps
-from ..arrays.base import FLOAT, View, check_dtype
+from ..arrays.base import FLOAT, View, check_dtype, overlaps
 from ..arrays.torch import is_batched
 from ..calls import eager
 from ..calls.canonical import result_shape

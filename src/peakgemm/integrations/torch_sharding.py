@@ -5,8 +5,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import torch
+
 from ..errors import MissingComponent
-from . import missing
+from . import torch_ops
 
 Rule = tuple[list[Any], list[Any]]  # placements of the result, and of each argument (None: no tensor)
 
@@ -16,14 +18,8 @@ def register() -> None:
     """Tell DTensor of the rules, once.
 
     Raises:
-        MissingComponent: no torch, or one without them.
+        MissingComponent: a torch without them.
     """
-    try:
-        import torch
-    except ImportError as error:
-        raise missing("peakgemm.distributed", "torch", error) from None
-    from . import torch_ops
-
     try:
         from torch.distributed.tensor.experimental import register_sharding
     except ImportError:

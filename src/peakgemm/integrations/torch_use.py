@@ -116,7 +116,7 @@ class Rerouted:
 _log = logging.getLogger("peakgemm")
 _lock = RLock()
 _reported: set[str] = set()  # dispatch keys whose first block has ended: what it did is said once
-_active: dict[str, tuple[Rerouted, int]] = {}  # by dispatch key, with the depth of nesting
+_active: dict[str, Rerouted] = {}  # by dispatch key
 
 
 class Use(ContextDecorator):
@@ -132,19 +132,18 @@ class Use(ContextDecorator):
 
     def __enter__(self) -> Rerouted:
         with _lock:
-            rerouted, depth = _active.get(self._key) or (self._make(), 0)
+            rerouted = _active.get(self._key) or _active.setdefault(self._key, self._make())
             rerouted.precisions.append(self._precision)
-            _active[self._key] = rerouted, depth + 1
             return rerouted
 
     def __exit__(self, *exc: object) -> None:
         with _lock:
-            rerouted, depth = _active.pop(self._key)
-            if depth == 1 and self._key not in _reported:
+            rerouted = _active[self._key]
+            if len(rerouted.precisions) > 1:
+                rerouted.precisions.pop()
+                return
+            del _active[self._key]
+            if self._key not in _reported:
                 _reported.add(self._key)
                 _log.info("%s", rerouted)
-            if depth > 1:
-                rerouted.precisions.pop()
-                _active[self._key] = rerouted, depth - 1
-            else:
-                rerouted.restore()
+            rerouted.restore()

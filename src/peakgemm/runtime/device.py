@@ -184,6 +184,11 @@ def _count() -> tuple[int, str | None]:
     return 0, f"no NVIDIA driver or GPU here ({text}); install the driver, then see: peakgemm doctor"
 
 
+# CUdevice_attribute (cuda.h): kHz, bits, bytes
+_FACTS = {"COMPUTE_CAPABILITY_MAJOR": 75, "COMPUTE_CAPABILITY_MINOR": 76, "MULTIPROCESSOR_COUNT": 16, "CLOCK_RATE": 13,
+          "MEMORY_CLOCK_RATE": 36, "GLOBAL_MEMORY_BUS_WIDTH": 37, "L2_CACHE_SIZE": 38}
+
+
 @cache
 def _probe(index: int) -> tuple[Gpu | None, str | None]:
     devices, reason = _count()
@@ -191,10 +196,20 @@ def _probe(index: int) -> tuple[Gpu | None, str | None]:
         return None, reason
     if not 0 <= index < devices:
         return None, f"no GPU {index}: this process sees {devices} (0 to {devices - 1}); see CUDA_VISIBLE_DEVICES"
+
+    def asked(call: str, *args: Any) -> int:
+        answer = ctypes.c_int()
+        driver.check(call, ctypes.byref(answer), *args)
+        return answer.value
+
+    text = ctypes.create_string_buffer(128)
     try:
-        name, facts, version = _facts(index)
+        device, version = asked("cuDeviceGet", index), asked("cuDriverGetVersion")  # 1000 major + 10 minor
+        driver.check("cuDeviceGetName", text, len(text), device)
+        facts = {what: asked("cuDeviceGetAttribute", number, device) for what, number in _FACTS.items()}
     except RuntimeError as error:
         return None, f"GPU {index} does not answer ({error}); see: nvidia-smi"
+    name = text.value.decode()
     arch = f"sm_{facts['COMPUTE_CAPABILITY_MAJOR']}{facts['COMPUTE_CAPABILITY_MINOR']}"
     try:
         architecture(arch)
@@ -206,25 +221,3 @@ def _probe(index: int) -> tuple[Gpu | None, str | None]:
         clock_mhz=facts["CLOCK_RATE"] // 1000, bandwidth_gbs=round(bandwidth, 1), l2_bytes=facts["L2_CACHE_SIZE"],
         driver=f"{version // 1000}.{version % 1000 // 10}",
     ), None
-
-
-# CUdevice_attribute (cuda.h)
-_FACTS = {"COMPUTE_CAPABILITY_MAJOR": 75, "COMPUTE_CAPABILITY_MINOR": 76, "MULTIPROCESSOR_COUNT": 16, "CLOCK_RATE": 13,
-          "MEMORY_CLOCK_RATE": 36, "GLOBAL_MEMORY_BUS_WIDTH": 37, "L2_CACHE_SIZE": 38}
-
-
-def _facts(index: int) -> tuple[str, dict[str, int], int]:
-    """A device's name, its attributes (kHz, bits, bytes), and the CUDA version of the driver (1000 major + 10 minor).
-
-    Raises:
-        RuntimeError: the driver's refusal.
-    """
-    def asked(call: str, *args: Any) -> int:
-        answer = ctypes.c_int()
-        driver.check(call, ctypes.byref(answer), *args)
-        return answer.value
-
-    device, name = asked("cuDeviceGet", index), ctypes.create_string_buffer(128)
-    driver.check("cuDeviceGetName", name, len(name), device)
-    facts = {what: asked("cuDeviceGetAttribute", number, device) for what, number in _FACTS.items()}
-    return name.value.decode(), facts, asked("cuDriverGetVersion")

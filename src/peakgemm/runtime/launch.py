@@ -213,7 +213,7 @@ class Launcher:
         return LaunchFailed(
             f"{self.loaded.entry} ({self.label}): launch of {self.blocks} blocks of {self.threads} threads with "
             f"{self.loaded.shared_bytes} bytes of dynamic shared memory on {self.gpu.name} failed: "
-            f"{driver.text(status)}; {_remedy(status)}")
+            f"{driver.text(status)}; {_REMEDIES.get(status, 'see: peakgemm doctor')}")
 
 
 # CUlaunchConfig (cuda.h): 7 x uint32 for grid, block and shared memory, 4 bytes of padding, the stream at 32,
@@ -232,15 +232,8 @@ _LAST_DEFAULT_STREAM = 2  # 0 and CU_STREAM_LEGACY (1), CU_STREAM_PER_THREAD (2)
 
 _FAULTED = ("an earlier kernel of this process faulted and its context is lost: restart the process; "
             "compute-sanitizer finds the kernel")
-_REMEDIES = {
-    3: "CUDA does not survive fork: start worker processes with spawn",
-    700: _FAULTED, 702: _FAULTED, 709: _FAULTED, 710: _FAULTED, 714: _FAULTED, 715: _FAULTED, 716: _FAULTED,
-    717: _FAULTED, 718: _FAULTED, 719: _FAULTED,
-}
-
-
-def _remedy(status: int) -> str:
-    return _REMEDIES.get(status, "see: peakgemm doctor")
+_REMEDIES = {3: "CUDA does not survive fork: start worker processes with spawn",
+             **dict.fromkeys((700, 702, 709, 710, *range(714, 720)), _FAULTED)}
 
 
 @cache

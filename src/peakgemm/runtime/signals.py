@@ -1,7 +1,8 @@
 """Words in memory that streams of several devices write and wait for: no kernel, so no SM, and no host.
 
 A barrier that is a kernel waits until a persistent kernel leaves it an SM; these are the stream's own. Their arguments'
-types are declared once, since to wrap them at each call takes as long as the driver does.
+types are declared once, since to wrap them at each call takes as long as the driver does. What the driver refuses is a
+`LaunchFailed`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from ..errors import LaunchFailed
-from . import driver, memory
+from . import driver
 
 _TYPES: dict[str, tuple[Any, ...]] = {
     "cuStreamWriteValue32_v2": (c_void_p, c_uint64, c_uint, c_uint),
@@ -39,46 +40,22 @@ def _demand(what: str, name: str, *args: Any) -> None:
 
 
 def write(address: int, value: int, stream: int) -> None:
-    """Store ``value`` (32 bits) at a device address, of any reachable device, after what ``stream`` holds by now.
-
-    Raises:
-        LaunchFailed: the driver refused.
-    """
+    """Store ``value`` (32 bits) at a device address, of any reachable device, after what ``stream`` holds by now."""
     _demand("a signal", "cuStreamWriteValue32_v2", stream, address, value, 0)
 
 
 def wait(address: int, value: int, stream: int) -> None:
-    """What is enqueued on ``stream`` from now on waits until the word at ``address`` is ``value`` or more.
-
-    Raises:
-        LaunchFailed: the driver refused.
-    """
+    """What is enqueued on ``stream`` from now on waits until the word at ``address`` is ``value`` or more."""
     _demand("waiting for a signal", "cuStreamWaitValue32_v2", stream, address, value, 0)  # CU_STREAM_WAIT_VALUE_GEQ
 
 
 def copy(to: int, source: int, size: int, stream: int) -> None:
-    """Enqueue a copy of ``size`` bytes between device addresses, of any reachable devices.
-
-    Raises:
-        LaunchFailed: the driver refused.
-    """
+    """Enqueue a copy of ``size`` bytes between device addresses, of any reachable devices."""
     _demand("a copy between devices", "cuMemcpyAsync", to, source, size, stream)
 
 
-def mark(stream: int) -> Any:
-    """An event for `order`, kept as long as the process: each call records it anew.
-
-    Raises:
-        LaunchFailed: the driver refused.
-    """
-    return memory.event(stream)
-
-
 def order(first: int, second: int, by: Any) -> None:
-    """What is enqueued on stream ``second`` from now on waits for what ``first`` holds by now; ``by``: a `mark`.
-
-    Raises:
-        LaunchFailed: the driver refused.
-    """
+    """What is enqueued on stream ``second`` from now on waits for what ``first`` holds by now; ``by``: an event of
+    `memory.event`, which each call records anew."""
     _demand("recording an event", "cuEventRecord", by, first)
     _demand("one stream waiting for another", "cuStreamWaitEvent", second, by, 0)

@@ -28,8 +28,7 @@ from ...arrays.numpy import Numpy, host_view
 from ...errors import InvalidType, InvalidValue
 from ...problem import Problem
 from ...runtime.device import Gpu
-from ..canonical import canonicalise
-from ..launch import choice_for
+from ..launch import canonical_request, choice_for
 from ..request import Request, check_precision, flag, scales
 from . import multi_gpu, products
 from .grid import BLOCKS, Grid, Tile, grid
@@ -89,7 +88,11 @@ def multiply_files(a: Any, b: Any, out: Any, *, c: Any = None, alpha: Any = 1.0,
     arrays = {name: opened(path, name) for name, path in paths.items()}
     target, partial, journal_path = outputs(out)
     request = Request(arrays["a"], arrays["b"], arrays.get("c"), None, alpha, beta, trans_a, trans_b, precision)
-    m, n, k = _sizes(request)
+    views = {name: host_view(x) for name, x in request.arrays().items()}
+    m, n = shape = canonical_request(request, views).shape
+    if 0 in shape:
+        raise InvalidValue(f"the result has shape {shape}; there is nothing to write")
+    k = request.a.shape[0 if trans_a else 1]
     gpus = multi_gpu.chosen(devices)
     products.refuse_scheme(request, gpus)
     for gpu in gpus:  # refuses a scheme that the GPU has no kernels for
@@ -99,8 +102,8 @@ def multiply_files(a: Any, b: Any, out: Any, *, c: Any = None, alpha: Any = 1.0,
     anew = grid(m, n, k, None, blocks) if blocks is not None else multi_gpu.cut(m, n, k, gpus)
     journal = Journal(journal_path, head | {"cuts": [[x.stop for x in side] for side in (anew.rows, anew.columns)]})
     try:
-        rows, columns = journal.head["cuts"]
-        tiles = Grid(_slices(rows), _slices(columns))
+        rows, columns = (tuple(slice(*ends) for ends in pairwise([0, *side])) for side in journal.head["cuts"])
+        tiles = Grid(rows, columns)
         total = kept = len(tiles.tiles())
         renamed = target.exists() and not partial.exists() and set(journal.sums) == set(range(total))
         if not renamed:  # by a run that was killed before it could remove the journal
@@ -206,15 +209,6 @@ def opened(path: Path, name: str) -> NDArray[np.float32]:
     return x
 
 
-def _sizes(r: Request) -> tuple[int, int, int]:
-    """M, N and K."""
-    c = None if r.beta == 0 else host_view(r.c)
-    shape = canonicalise(host_view(r.a), host_view(r.b), c, beta=r.beta, trans_a=r.trans_a, trans_b=r.trans_b).shape
-    if 0 in shape:
-        raise InvalidValue(f"the result has shape {shape}; there is nothing to write")
-    return *shape, r.a.shape[0 if r.trans_a else 1]
-
-
 def _head(paths: dict[str, Path], r: Request, shape: tuple[int, int]) -> dict[str, Any]:
     """What makes the product this one: a run goes on only with the same."""
     head: dict[str, Any] = {"version": VERSION}
@@ -251,10 +245,6 @@ def _check_output(target: Path, partial: Path, journal: Path, overwrite: bool, i
         raise InvalidValue(f"{partial} is there, without a journal that says what of it is finished; remove it")
 
 
-def _slices(ends: Sequence[int]) -> tuple[slice, ...]:
-    return tuple(slice(start, stop) for start, stop in pairwise([0, *ends]))
-
-
 def _output(partial: Path, shape: tuple[int, int], journal: Journal) -> NDArray[np.float32]:
     """The output's pages: those that are there, or new ones, for all of which the disk has room."""
     with suppress(FileNotFoundError, EOFError, ValueError):  # the last two: it is short
@@ -269,8 +259,6 @@ def _output(partial: Path, shape: tuple[int, int], journal: Journal) -> NDArray[
             _allocate(file.fileno(), partial.stat().st_size)
     except OSError as error:
         free = shutil.disk_usage(partial.parent).free
-        partial.unlink(missing_ok=True)
-        journal.remove()
         raise InvalidValue(f"no room for {partial}: {FLOAT * shape[0] * shape[1]:,} bytes wanted ({error.strerror}), "
                            f"{free:,} free now; free space, or name an output on another disk") from None
     return result
@@ -286,12 +274,10 @@ def _allocate(file: int, size: int) -> None:
 
 def _verify(journal: Journal, result: NDArray[np.float32], tiles: Sequence[Tile]) -> None:
     """Drop tiles whose bytes are not what the journal says."""
-    sums = dict(journal.sums)
     with ThreadPoolExecutor(_SUMMERS, "peakgemm-sum") as pool:
-        actual = pool.map(lambda number: checksum(result[tiles[number].slices]), sums)
-        for (number, wanted), crc in zip(sums.items(), actual, strict=True):
-            if crc != wanted:
-                del journal.sums[number]
+        actual = pool.map(lambda number: checksum(result[tiles[number].slices]), journal.sums)
+        journal.sums = {number: crc for (number, crc), same in zip(journal.sums.items(), actual, strict=True)
+                        if crc == same}
 
 
 def _complete(result: Any, partial: Path, target: Path) -> None:

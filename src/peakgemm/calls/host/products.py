@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...arrays.aliasing import refuse_overlap
-from ...arrays.base import HostLibrary, View, packed
+from ...arrays.base import HostLibrary, View, refuse_overlap
 from ...arrays.numpy import host_view
 from ...errors import InvalidValue
-from ...problem import Batch, Problem
+from ...problem import Problem
 from ...runtime.device import Gpu, activated
-from ..canonical import Canonical, canonicalise
+from ..launch import canonical_request, packed_problem
 from ..request import REPRODUCIBLE, Request
 from . import multi_gpu
 from .cpu import by_numpy, transposed_if
@@ -65,35 +63,21 @@ def on_cpu(library: HostLibrary, request: Request) -> Any:
 
 
 def _on_gpus(work: Request, gpus: list[Gpu], resident: View | None) -> None:
-    """In one launch, where little is moved to one device and has room there; else in tiles."""
+    """In one launch, where little is moved to one device and has room there; else in tiles. Operands whose batch would
+    not merge on the device are copied first."""
     from . import small_host
 
-    work = _mergeable(work, resident)
+    copies = packed_problem(work, layouts(work, resident and resident._replace(pointer=0))[1])[1]
+    if resident is not None and "b" in copies:
+        raise InvalidValue(f"b {work.b.shape} is prepared in a layout that this batch cannot use; pass b itself")
+    packed: dict[str, Any] = {name: np.array(np.broadcast_to(getattr(work, name), shape), order="C")
+                              for name, shape in copies.items() if name != "out"}
+    work = work._replace(**packed)
     if len(gpus) == 1 and sum(x.nbytes for x in (work.a, work.b, work.c, work.out) if x is not None) < TILED_BYTES:
         with activated(gpus[0].index):
             if small_host.run(work, gpus[0], resident):
                 return
     multi_gpu.run(work, gpus, resident=resident)
-
-
-def _mergeable(r: Request, resident: View | None = None) -> Request:
-    """``r`` with those operands copied whose batch would not merge on the device."""
-    for _ in range(2):
-        canonical = _planned(r, resident)
-        if canonical.problem is not None:
-            return r
-        if resident is not None and "b" in canonical.copies:
-            raise InvalidValue(f"b {r.b.shape} is prepared in a layout that this batch cannot use; pass b itself")
-        copies: dict[str, Any] = {name: np.array(np.broadcast_to(getattr(r, name), shape), order="C")
-                                  for name, shape in canonical.copies.items() if name != "out"}
-        r = r._replace(**copies)
-    raise AssertionError("packed operands always merge")
-
-
-def _planned(r: Request, resident: View | None = None) -> Canonical:
-    """What the device multiplies in one launch."""
-    views = layouts(r, resident and resident._replace(pointer=0))[1]
-    return canonicalise(views["a"], views["b"], views.get("c"), views["out"], alpha=r.alpha, beta=r.beta)
 
 
 def prepare(library: HostLibrary, request: Request) -> tuple[Request, Array]:
@@ -102,29 +86,21 @@ def prepare(library: HostLibrary, request: Request) -> tuple[Request, Array]:
     arrays = {name: library.host(x, name) for name, x in request.arrays().items()}
     views = {name: host_view(x) for name, x in arrays.items()}
     refuse_overlap(views, request.beta, arrays)
-    canonical = canonicalise(views["a"], views["b"], views.get("c"), views.get("out"), alpha=request.alpha,
-                             beta=request.beta, trans_a=request.trans_a, trans_b=request.trans_b)
-    # what no kernel takes as it lies is NumPy's affair
-    out = arrays["out"] if "out" in arrays else np.empty(canonical.shape, np.float32)
-    return _with_matrices(request._replace(
-        a=transposed_if(arrays["a"], request.trans_a), b=transposed_if(arrays["b"], request.trans_b), out=out,
-        c=arrays.get("c") if request.beta != 0 else None, trans_a=False, trans_b=False)), out
+    shape = canonical_request(request, views).shape  # what no kernel takes as it lies is NumPy's affair
+    out = arrays["out"] if "out" in arrays else np.empty(shape, np.float32)
+    a, b = (transposed_if(arrays[name], flag) for name, flag in (("a", request.trans_a), ("b", request.trans_b)))
+    dropped = (-2,) * (a.ndim == 1) + (-1,) * (b.ndim == 1)
+    c = None if request.beta == 0 else np.expand_dims(np.broadcast_to(arrays["c"], shape), dropped)
+    return request._replace(a=a[None, :] if a.ndim == 1 else a, b=b[:, None] if b.ndim == 1 else b, c=c,
+                            out=np.expand_dims(out, dropped), trans_a=False, trans_b=False), out
 
 
-def survey(library: HostLibrary, request: Request, gpu: bool) -> tuple[dict[str, View], Problem]:
-    """Where the arrays lie, and the problem that they make; ``gpu``: as they are laid out there."""
-    if not gpu:
-        refuse_scheme(request, [])
+def survey(library: HostLibrary, request: Request, gpu: Gpu | None) -> tuple[dict[str, View], Problem]:
+    """Where the arrays lie, and the problem that they make as they are laid out on a device."""
+    refuse_scheme(request, [] if gpu is None else [gpu])
     views = {name: host_view(library.host(x, name)) for name, x in request.arrays().items()}
     work, _ = prepare(library, request)
-    if gpu:
-        problem = _planned(_mergeable(work)).problem
-        assert problem is not None
-        return views, problem
-    *batch, m, n = work.out.shape
-    problem = Problem.contiguous(m, n, work.a.shape[-1], request.alpha, request.beta)
-    steps = packed(tuple(batch))
-    return views, replace(problem, batch=Batch.merged(tuple(batch), steps, steps, steps, steps))
+    return views, packed_problem(work, layouts(work)[1])[0]
 
 
 def refuse_scheme(request: Request, gpus: list[Gpu]) -> None:
@@ -136,17 +112,3 @@ def refuse_scheme(request: Request, gpus: list[Gpu]) -> None:
     if not gpus and request.precision not in ("ieee", "emulated", REPRODUCIBLE):
         raise InvalidValue(f"precision = {request.precision!r} needs a GPU, and there is none here; use 'emulated' or "
                            "'ieee', which NumPy runs in float32, or see: peakgemm doctor")
-
-
-def _with_matrices(r: Request) -> Request:
-    """The same product with 1-D operands as matrices, by views."""
-    a, b, c, out = r.a, r.b, r.c, r.out
-    if c is not None:
-        c = np.broadcast_to(c, out.shape)
-    if r.b.ndim == 1:
-        b, out = b[:, None], out[..., None]
-        c = c if c is None else c[..., None]
-    if r.a.ndim == 1:
-        a, out = a[None, :], np.expand_dims(out, -2)
-        c = c if c is None else np.expand_dims(c, -2)
-    return r._replace(a=a, b=b, c=c, out=out)

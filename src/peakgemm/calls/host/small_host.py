@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from ...arrays.aliasing import refuse_overlap
-from ...arrays.base import FLOAT, HostLibrary, View, driver_out_of_memory
+from ...arrays.base import FLOAT, HostLibrary, View, driver_out_of_memory, refuse_overlap
 from ...arrays.numpy import host_view
 from ...errors import LaunchFailed
 from ...runtime import pools
@@ -23,14 +22,9 @@ from ...runtime.device import Gpu
 from ...runtime.lanes import Reserve
 from ...runtime.memory import GrowingMemory, copy_in, copy_out, new_stream, order, synchronize
 from ...runtime.transfer import LEAST_BYTES, Upload, Uploader, address_of
-from .. import cache
-from ..canonical import Canonical, canonicalise
-from ..launch import bound_for, choice_for
+from ..launch import BoundCall, bound_call, calls
 from ..request import Request
 from .panel import layout, layouts
-
-if TYPE_CHECKING:
-    from ...kernels.bound import Bound
 
 # Of both operands and the result. Of a square product that is a result of 32 MB: larger ones malloc takes from the
 # system at each call, and threads share the work of touching new pages.
@@ -82,17 +76,8 @@ class _Scratch:
                 synchronize(stream)
 
 
-class _Warm(NamedTuple):
-    """A product that is bound; ``offsets`` of its arrays and of its workspace from the start of the memory (bytes)."""
-
-    bound: Bound
-    canonical: Canonical
-    offsets: dict[str, int]
-
-
 _SCRATCH = Reserve(_Scratch)
-_calls: dict[Any, Any] = cache.calls
-_UNKNOWN: Any = object()
+_calls: dict[Any, Any] = calls
 
 
 def multiply(library: HostLibrary, request: Request, gpu: Gpu) -> Any:
@@ -106,32 +91,30 @@ def multiply(library: HostLibrary, request: Request, gpu: Gpu) -> Any:
     if r.c is not None or r.beta != 0:
         return None
     a, b = library.host(r.a, "a"), library.host(r.b, "b")
-    if a.ndim != 2 or b.ndim != 2 or a.nbytes + b.nbytes > MOST_BYTES:
+    if a.ndim != 2 or b.ndim != 2:
         return None
     column_major_a, column_major_b = not a.flags.c_contiguous, not b.flags.c_contiguous
     if (column_major_a and not a.flags.f_contiguous) or (column_major_b and not b.flags.f_contiguous):
         return None
-    key = ("host", a.shape, b.shape, column_major_a, column_major_b, r.alpha, r.trans_a, r.trans_b, r.precision, gpu)
-    warm: _Warm | None = _calls.get(key, _UNKNOWN)  # looked up once: another thread may forget all
-    if warm is _UNKNOWN:
-        m, n = a.shape[int(r.trans_a)], b.shape[1 - r.trans_b]
-        offsets = _offsets({"a": a.size, "b": b.size, "out": m * n})
-        views = {"a": layout(a, squeeze=False)[1], "b": layout(b, squeeze=False)[1], "out": View.packed((m, n))}
-        warm = _bind(r, views, offsets, gpu) if m * n and offsets["workspace"] <= MOST_BYTES else None
-        if warm is not None and warm.bound.workspace_bytes > WORKSPACE_BYTES:
-            warm = None
-        cache.remember(key, warm)
-    if warm is None:
+    shape = a.shape[int(r.trans_a)], b.shape[1 - r.trans_b]
+    offsets = _offsets({"a": a.size, "b": b.size, "out": shape[0] * shape[1]})
+    if 0 in shape or offsets["workspace"] > MOST_BYTES:
+        return None
+    key = ("host", a.shape, b.shape, column_major_a, column_major_b, *r[4:9], gpu)
+    call: BoundCall | None = _calls.get(key)  # looked up once: another thread may forget all
+    if call is None:
+        call = bound_call(r, {"a": layout(a, squeeze=False)[1], "b": layout(b, squeeze=False)[1]}, gpu.index, key)
+    if call.workspace_bytes > WORKSPACE_BYTES:
         return None
     if r.out is None:
-        result = np.empty(warm.canonical.shape, np.float32)
+        result = np.empty(shape, np.float32)
     else:
         result = library.host(r.out, "out")
-        if result.shape != warm.canonical.shape or not result.flags.c_contiguous:
+        if result.shape != shape or not result.flags.c_contiguous:
             return None
         arrays = {"a": a, "b": b, "out": result}
         refuse_overlap({name: host_view(x) for name, x in arrays.items()}, 0.0, arrays)
-    if not _launch(warm, {"a": a.T if column_major_a else a, "b": b.T if column_major_b else b}, result, gpu):
+    if not _launch(call, offsets, {"a": a.T if column_major_a else a, "b": b.T if column_major_b else b}, result, gpu):
         return None
     return library.wrap(result, r.a) if r.out is None else r.out
 
@@ -148,28 +131,29 @@ def run(r: Request, gpu: Gpu, resident: View | None = None) -> bool:
     dense, views = layouts(r, resident)
     arrays = {name: np.ascontiguousarray(x) for name, x in dense.items()}
     result = r.out if r.out.flags.c_contiguous else np.empty(r.out.shape, np.float32)
-    warm = _bind(r, views, _offsets({name: x.size for name, x in arrays.items()} | {"out": result.size}), gpu)
-    assert warm is not None  # its batch merges
-    if not _launch(warm, arrays, result, gpu, resident):
+    offsets = _offsets({name: x.size for name, x in arrays.items()} | {"out": result.size})
+    views = {name: view._replace(pointer=offsets.get(name, view.pointer)) for name, view in views.items()}
+    if not _launch(bound_call(r, views, gpu.index), offsets, arrays, result, gpu, resident):
         return False
     if result is not r.out:
         np.copyto(r.out, result)
     return True
 
 
-def _launch(warm: _Warm, arrays: dict[str, Any], result: Any, gpu: Gpu, resident: View | None = None) -> bool:
-    """The product of arrays that are packed by rows, if there is room; after an error nothing is under way any more."""
-    bound, canonical, offsets = warm
+def _launch(call: BoundCall, offsets: dict[str, int], arrays: dict[str, Any], result: Any, gpu: Gpu,
+            resident: View | None = None) -> bool:
+    """The product of arrays that are packed by rows and go to ``offsets``, if there is room; after an error nothing is
+    under way any more."""
     with pools.under_way(gpu.index), _SCRATCH.take(gpu.index) as scratch:
         try:
-            start = scratch.memory.reserve(offsets["workspace"] + bound.workspace_bytes, scratch.stream)
+            start = scratch.memory.reserve(offsets["workspace"] + call.workspace_bytes, scratch.stream)
             at = {name: start + offset for name, offset in offsets.items()}
             scratch.upload([(x, at[name]) for name, x in arrays.items()])
             if resident is not None:
                 at["b"] = resident.pointer
-            first, second = ("b", "a") if canonical.swapped else ("a", "b")
-            bound.launch(at[first], at[second], at["out"], at["out" if canonical.in_place else "c"],
-                         at["workspace"] if bound.workspace_bytes else 0, scratch.stream)
+            first, second = ("b", "a") if call.swapped else ("a", "b")
+            call.launch(at[first], at[second], at["out"], at["out" if call.in_place else "c"],
+                        at["workspace"] if call.workspace_bytes else 0, scratch.stream)
             scratch.download(at["out"], result)
         except BaseException as error:
             scratch.rest()
@@ -177,16 +161,6 @@ def _launch(warm: _Warm, arrays: dict[str, Any], result: Any, gpu: Gpu, resident
                 return False
             raise
         return True
-
-
-def _bind(r: Request, views: dict[str, View], offsets: dict[str, int], gpu: Gpu) -> _Warm | None:
-    """The product of arrays that lie at ``offsets``; None: not as they lie."""
-    at = {name: view._replace(pointer=offsets.get(name, view.pointer)) for name, view in views.items()}
-    canonical = canonicalise(at["a"], at["b"], at.get("c"), at["out"], alpha=r.alpha, beta=r.beta, trans_a=r.trans_a,
-                             trans_b=r.trans_b)
-    if canonical.problem is None:
-        return None
-    return _Warm(bound_for(canonical.problem, gpu, choice_for(canonical.problem, gpu, r.precision)), canonical, offsets)
 
 
 def _offsets(sizes: dict[str, int]) -> dict[str, int]:

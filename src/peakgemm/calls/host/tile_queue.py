@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from threading import Lock
 from typing import NamedTuple
 
@@ -11,6 +12,9 @@ from ...arrays.base import View
 from ..request import Request
 from .grid import PanelKey, Tile
 from .panel import Panel
+
+# Tiles among whose panels one is asked for ahead: a panel of 4096 rows comes in less time than two such tiles take.
+LOOKAHEAD = 16
 
 
 class TileQueue:
@@ -46,9 +50,9 @@ class TileQueue:
             self._queues[worker].extendleft(reversed(tiles))
 
     def upcoming(self, worker: int) -> list[Tile]:
-        """What ``worker`` takes next, unless others do."""
+        """What ``worker`` takes next, unless others do: `LOOKAHEAD` tiles."""
         with self.lock:
-            return list(self._queues[worker])
+            return list(islice(self._queues[worker], LOOKAHEAD))
 
     def finish(self, tile: Tile) -> None:
         """``tile`` lies in the result."""

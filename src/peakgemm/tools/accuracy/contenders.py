@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from ... import api
-from ...calls.precisions import precisions
 from ...calls.request import PRECISIONS, check_precision
 from ...errors import InvalidType, InvalidValue, MissingComponent
 from .arrays import Arrays, Torch, check
+from .precisions import precisions
 
 Multiply = Callable[[Any, Any], Any]  # (a, b) -> c
 Full = Callable[[Any, Any, Any, float, float], Any]  # (a, b, c, alpha, beta) -> result

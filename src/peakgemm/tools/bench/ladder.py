@@ -13,9 +13,9 @@ from ...problem import Config, Problem
 from ...runtime.architectures import architecture
 from ...runtime.compile import Compiled, in_parallel
 from ...runtime.device import Gpu
-from ...runtime.occupancy import occupancy
 from ...sass.facts import static_facts
 from .errors import bound
+from .occupancy import occupancy
 from .operands import address, launcher
 from .peers import Peer
 from .products import AgainstCublas, Make

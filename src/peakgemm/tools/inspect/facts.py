@@ -9,12 +9,12 @@ from typing import Any
 
 from ...errors import InvalidValue
 from ...runtime.architectures import ARCHITECTURES, Architecture
-from ...runtime.occupancy import occupancy
 from ...sass.banks import BankModel, bank_model, issue_share
 from ...sass.encoding import Word
 from ...sass.facts import Mix, loads_in_a_row, mix
 from ...sass.loops import Loop
 from ...sass.opcodes import PIPES
+from ..bench.occupancy import occupancy
 from ..bench.roofline import bound_tflops, bytes_per_flop
 from .listing import Listing
 from .measured import measured

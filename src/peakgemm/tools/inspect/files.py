@@ -9,11 +9,11 @@ from pathlib import Path
 
 from ...errors import InvalidValue
 from ...runtime.compile import ptxas_facts
-from ...runtime.link import assemble_ptx
 from ...runtime.source import SUFFIXES as CUDA
 from ...sass.elf import BadCubin, Cubin
 from ..simulator.front import demangle
 from ..simulator.front.sources import from_cuda
+from .link import assemble_ptx
 from .subject import Subject, pick
 
 SUFFIXES = (".cubin", ".ptx", *CUDA)
@@ -33,7 +33,7 @@ def from_file(path: Path, arch: str | None, kernel: str = "", macros: Mapping[st
 
     Raises:
         InvalidValue: a file that is not there or no cubin, or no such kernel in it.
-        CompileFailed, MissingComponent: see `runtime.compile`, `runtime.link`.
+        CompileFailed, MissingComponent: see `runtime.compile`, `link`.
     """
     if not path.is_file():
         raise InvalidValue(f"{path} is not a file; name a .cubin, .ptx or .cu file, a rung such as 12, or a kernel")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ..errors import CompileFailed, MissingComponent
-from .architectures import number_of
+from ...errors import CompileFailed, MissingComponent
+from ...runtime.architectures import number_of
 
 PACKAGE = "nvidia-nvjitlink"
 

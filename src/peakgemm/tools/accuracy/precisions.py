@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import InvalidValue
+from ...errors import InvalidValue
 
 _TF32 = "TF32 on tensor cores: inputs rounded to 11 bits, sums in FP32"
 _TF32_FROM = f"{_TF32}, from sm_80; FP32 before"

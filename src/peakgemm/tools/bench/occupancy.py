@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import InvalidValue
-from .architectures import Architecture
+from ...errors import InvalidValue
+from ...runtime.architectures import Architecture
 
 #: The order in which a tie is named: first what a kernel's author can change.
 RESOURCES = ("registers", "shared memory", "threads", "blocks")

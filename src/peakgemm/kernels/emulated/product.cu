@@ -11,23 +11,15 @@
 // A half tile for whose data the split is too coarse (guard.cuh) is computed with FFMAs instead. Tiles that would not
 //   fill the GPU's SMs are shared along K: see segment_of, and reduce.cu.
 
-#include "include/scheduler/gemm.cuh"
-#include "include/ptx/opaque.cuh"
-#include "include/ptx/cp_async.cuh"
-#include "include/ptx/bulk.cuh"
-#include "include/ptx/dependents.cuh"
-#include "include/ptx/mbarrier.cuh"
-#include "include/ptx/cluster.cuh"
-#include "include/split/narrow.cuh"
-#include "include/split/split_panel.cuh"
-#include "include/ptx/wgmma_fences.cuh"
-#include "include/ptx/wgmma.cuh"
-#include "include/split/guard.cuh"
-#include "include/ptx/mma.cuh"
-#include "include/split/lost_bits.cuh"
-#include "include/epilogue/output.cuh"
-#include "include/mma/ieee_tile.cuh"
+#include "include/epilogue/warpgroup_store.cuh"
 #include "include/mma/tensor_tile.cuh"
+#include "include/ptx/bulk.cuh"
+#include "include/ptx/cluster.cuh"
+#include "include/ptx/cp_async.cuh"
+#include "include/ptx/dependents.cuh"
+#include "include/ptx/opaque.cuh"
+#include "include/split/guard.cuh"
+#include "include/split/lost_bits.cuh"
 #include "include/split/reroute.cuh"
 
 constexpr int A_HALF = PLANES * A_PLANE;

@@ -8,17 +8,13 @@
 //   swizzle, made for wgmma, also spreads the rows that ldmatrix reads over all banks.
 // A half tile for whose data the split is too coarse (guard.cuh) is computed with FFMAs instead.
 
-#include "include/scheduler/gemm.cuh"
-#include "include/ptx/opaque.cuh"
+#include "include/mma/ieee_tile.cuh"
 #include "include/ptx/cp_async.cuh"
 #include "include/ptx/dependents.cuh"
-#include "include/split/narrow.cuh"
-#include "include/split/split_panel.cuh"
 #include "include/ptx/mma.cuh"
+#include "include/ptx/opaque.cuh"
 #include "include/split/guard.cuh"
 #include "include/split/lost_bits.cuh"
-#include "include/epilogue/output.cuh"
-#include "include/mma/ieee_tile.cuh"
 
 constexpr int WARP_M = 64, WARP_N = 32;
 constexpr int ROW_TILES = WARP_M / 16, COLUMN_TILES = WARP_N / 8;

@@ -8,10 +8,8 @@
 //   nothing beside them, word by word, a warp beside itself, and dealt out through shared memory.
 // The guard's facts (exponents, infinities, elements too small to split) are counted on the way.
 
-#include "include/scheduler/gemm.cuh"
-#include "include/ptx/dependents.cuh"
-#include "include/split/narrow.cuh"
 #include "include/copy/prefetch.cuh"
+#include "include/ptx/dependents.cuh"
 #include "include/split/split_panel.cuh"
 
 constexpr int SPLITTERS = 256;

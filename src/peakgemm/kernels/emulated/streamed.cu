@@ -14,44 +14,17 @@
 //   seen who split it. A half tile for whose data the split is too coarse is computed with FFMAs instead. Tiles are
 //   shared along K as in product.cu; reduce.cu adds up.
 
-#include "include/scheduler/gemm.cuh"
-#include "include/ptx/opaque.cuh"
 #include "include/copy/prefetch.cuh"
-#include "include/ptx/cp_async.cuh"
-#include "include/ptx/dependents.cuh"
-#include "include/ptx/bulk.cuh"
-#include "include/ptx/mbarrier.cuh"
-#include "include/split/narrow.cuh"
-#include "include/split/split_panel.cuh"
-#include "include/ptx/wgmma_fences.cuh"
-#include "include/ptx/wgmma.cuh"
-#include "include/split/guard.cuh"
-#include "include/epilogue/output.cuh"
-#include "include/mma/ieee_tile.cuh"
-#include "include/mma/tensor_tile.cuh"
-#include "include/split/reroute.cuh"
-#include "include/ptx/wgmma_registers.cuh"
+#include "include/epilogue/warpgroup_store.cuh"
 #include "include/mma/strips.cuh"
-
-constexpr int COPIERS = 128, HELPERS = PRODUCERS / COPIERS;  // warpgroups that take turns at copying a chunk
-#include "include/split/rows_in_registers.cuh"
-
-constexpr int B_PLANE = BN * 64, B_HALF = PLANES * B_PLANE;  // bytes, of half a chunk
-constexpr int PITCH = A_BYTES + 2 * B_HALF, RING = STAGES * PITCH;  // of a stage, of all
-constexpr int B_TAIL = BN * 4 + 32;  // a chunk's scales of columns, and B's summary
-constexpr int SLOTS = STAGES + 1;    // for those, read until the products of the next chunk have begun
+#include "include/ptx/dependents.cuh"
+#include "include/ptx/mbarrier.cuh"
+#include "include/split/reroute.cuh"
+#include "include/split/streamed_guard.cuh"
 
 // What an SM's registers leave to a producer when those who multiply have taken theirs.
 constexpr int DEALT = 65536 / (COMPUTE + PRODUCERS) / 8 * 8 * (COMPUTE + PRODUCERS);
 constexpr int PRODUCER_REGISTERS = (DEALT - COMPUTE * REGISTERS) / PRODUCERS / 8 * 8;
-
-#if SPLIT_B
-#include "include/ptx/store_words.cuh"
-#include "include/split/right_split.cuh"
-#else
-#include "include/copy/right_panels.cuh"
-#endif
-#include "include/split/streamed_guard.cuh"
 
 extern "C" __global__ void __launch_bounds__(COMPUTE + PRODUCERS, 1)
 tensor_streamed(const float* __restrict__ A, const float* __restrict__ B, const float* C0, float* C, char* workspace,

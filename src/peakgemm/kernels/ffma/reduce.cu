@@ -5,13 +5,12 @@
 // kernel that wrote them held them: with few tiles and many parts, as a deep K makes them, there are hundreds of blocks
 // where a thread takes one.
 
-#include "include/scheduler/gemm.cuh"
-#include "include/ptx/dependents.cuh"
-#include "include/scheduler/shares.cuh"
+#include "include/copy/edge.cuh"
 #include "include/epilogue/partial_sums.cuh"
 #include "include/mma/fragment.cuh"
 #include "include/mma/warp_tile.cuh"
-#include "include/copy/edge.cuh"
+#include "include/ptx/dependents.cuh"
+#include "include/scheduler/shares.cuh"
 
 template <int WORDS>
 __device__ __forceinline__ void add_up(const float* C0, float* C, const float* partial, const Gemm& g) {

@@ -12,19 +12,15 @@
 //   4096 NT took 2.6 % longer, 8192 NT 1.1 %.
 // On sm_90a the register file is dealt anew: 24 registers for a copying thread, 240 for a computing one, which is all.
 
-#include "include/scheduler/gemm.cuh"
-#include "include/scheduler/handed.cuh"
-#include "include/ptx/cp_async.cuh"
+#include "include/copy/repack.cuh"
+#include "include/epilogue/tile_store_pairs.cuh"
+#include "include/mma/fragment.cuh"
+#include "include/ptx/bulk.cuh"
 #include "include/ptx/dependents.cuh"
 #include "include/ptx/mbarrier.cuh"
 #include "include/ptx/mbarrier_poll.cuh"
-#include "include/ptx/opaque.cuh"
-#include "include/ptx/bulk.cuh"
 #include "include/ptx/tensor_copy.cuh"
-#include "include/mma/fragment.cuh"
-#include "include/mma/warp_tile.cuh"
-#include "include/epilogue/tile_store_pairs.cuh"
-#include "include/copy/repack.cuh"
+#include "include/scheduler/handed.cuh"
 
 constexpr int STAGE = BK * (BM + BN);  // floats
 static_assert(THREADS == 256 && PRODUCERS == 128, "registers are dealt to whole warpgroups");

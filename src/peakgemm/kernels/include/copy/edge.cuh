@@ -3,6 +3,8 @@
 // One that would pass it begins so much earlier that it ends with it, and takes results of its neighbour along, which it does
 // not store: copies then need no tests, which made the tiles at the edge late (2047 takes 334 us so, took 351 by the same tile).
 // Where C is smaller than a tile there is no such place: then the copies are tested, and the stores as ever.
+#include "include/scheduler/gemm.cuh"
+
 #ifndef SHIFTED
 #define SHIFTED WIDTH_B  // columns begin at multiples of it, as copies of as many floats want; 0: tiles are not shifted
 #endif

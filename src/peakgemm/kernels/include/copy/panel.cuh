@@ -10,6 +10,8 @@
 // Otherwise rows are contiguous: copies of WIDTH floats, 16 bytes where addresses and the number of rows allow.
 //
 // Where C is smaller than a tile (edge.cuh), zeros are written for what is outside and nothing is read there.
+#include "include/ptx/cp_async.cuh"
+
 template <bool K_INNER, int WIDTH, int ROWS, int EDGE_ROUNDS = 4, int COPYING = PRODUCERS, bool FIRST_UNROLLED = false,
           int LANES = 8, bool L1 = false>
 struct Panel {

@@ -6,6 +6,10 @@
 // few blocks the GPU runs at once. A chunk, 64 k-steps of both operands, has a counter of its units that are done. Beside
 // warps that multiply there are few slots to issue in, so that instructions count: words come by cp.async, a unit ahead,
 // and leave by 16 bytes (8191 19.94 ms before, 19.50 so).
+#include "include/ptx/cp_async.cuh"
+#include "include/ptx/opaque.cuh"
+#include "include/scheduler/gemm.cuh"
+
 constexpr int UNIT = 32, CHUNK = 64;             // columns, k-steps
 constexpr int COLUMN = CHUNK + 4, ROW = UNIT;    // words from column to column where K is contiguous, else from row to row
 constexpr int UNIT_WORDS = UNIT * COLUMN;

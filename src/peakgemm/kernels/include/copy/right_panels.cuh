@@ -1,4 +1,7 @@
 // B of a kernel that splits A itself: here from the panels that a split pass has written.
+#include "include/ptx/bulk.cuh"
+#include "include/split/rows_in_registers.cuh"
+
 constexpr int RIGHT_ARRIVALS = 1;  // at a stage's barrier, beside its bytes
 static_assert(PRODUCERS == COPIERS, "one warpgroup copies");
 

@@ -1,3 +1,6 @@
+// Where the sums of an emulated tile go.
+#include "include/scheduler/gemm.cuh"
+
 // Eight rows of 64 results in shared memory, rows so far apart that four of them have banks of their own.
 constexpr int STAGED_PITCH = 72;
 

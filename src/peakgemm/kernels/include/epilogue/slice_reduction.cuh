@@ -7,6 +7,11 @@
 //
 // Sum e of thread t lies at e * SUM_PITCH + warp * WARP_PITCH + lane: lanes write neighbours, and 32 neighbouring results of
 // one or two rows of C lie in 32 banks.
+#include "include/copy/edge.cuh"
+#include "include/epilogue/cluster_split_k.cuh"
+#include "include/mma/warp_tile.cuh"
+#include "include/ptx/cp_async.cuh"
+
 constexpr int WARP_PITCH = 40, SUM_PITCH = THREADS / 32 * WARP_PITCH + 2, SLICE_PITCH = TM * TN * SUM_PITCH;
 
 __device__ __forceinline__ void slices_meet() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS * SLICES) : "memory"); }

@@ -1,6 +1,9 @@
 // Larger tiles that SLICES groups of warps share: their sums, before they are stored row by row (tile_store.cuh).
 //
 // Each slice gives the others their rows (owner_of) and adds up its own, in a fixed order.
+#include "include/epilogue/slice_reduction.cuh"
+#include "include/epilogue/tile_store.cuh"
+
 __device__ __forceinline__ void slices_add_up(float (&acc)[TM][TN], float* exchange, int slice) {
   // Where row i of slice `from` lies: without gaps, as its owner gives nothing.
   auto place = [&](int from, int i) {

@@ -9,6 +9,11 @@
 // What is live here beside the accumulators decides how the whole kernel's registers are allocated: with 16 words and
 // their addresses under way at once the main loop has 1.4 to 1.7 modelled cycles an FFMA, with four 1.07. And what
 // is unrolled here is executed once a tile, and missing from the instruction cache then. Hence a loop with few words.
+#include "include/copy/edge.cuh"
+#include "include/mma/fragment.cuh"
+#include "include/mma/warp_tile.cuh"
+#include "include/ptx/cp_async.cuh"
+
 constexpr int STAGED_COLUMNS = 4 * TN;
 constexpr int STAGED_LANE = TN + 1;  // words of one lane: its columns
 constexpr int STAGED_PITCH = 4 * STAGED_LANE;

@@ -7,6 +7,10 @@
 //
 // Lanes write the 32 columns of a row's half, eight pairs of rows at a time, as in tile_store.cuh. What a lane stages, and
 // what eight lanes read of it, lies in banks that no other's of its half of the warp does.
+#include "include/mma/warp_tile.cuh"
+#include "include/ptx/cp_async.cuh"
+#include "include/scheduler/gemm.cuh"
+
 constexpr int PAIRED_LANE = 2 * TN + 16;  // words of one lane: its columns, two rows of each
 constexpr int PAIRED_PITCH = 4 * PAIRED_LANE + 2;
 constexpr int PAIRED = 8 * PAIRED_PITCH;  // floats of one warp

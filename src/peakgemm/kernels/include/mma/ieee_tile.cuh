@@ -3,6 +3,9 @@
 // are added up with compensation (Kahan, "Further remarks on reducing truncation errors", 1965): where exponents span
 // much, few products count, each rounded as often as others follow it. Of log-uniform data with K = 1024 the mean
 // error is 0.28 eps, 0.39 with plain sums of sums of 16, cuBLAS's 0.38.
+#include "include/epilogue/output.cuh"
+#include "include/split/split_panel.cuh"
+
 constexpr int IEEE_ROWS = 64, IEEE_COLUMNS = 64;
 constexpr int IEEE_K = 16, IEEE_SHORT = 32;
 constexpr int IEEE_OPERANDS = IEEE_K * (IEEE_ROWS + 1 + IEEE_COLUMNS + 1), IEEE_RESULTS = 4 * 8 * STAGED_PITCH;

@@ -1,4 +1,8 @@
 // A chunk's products by strips of columns, of whose sums a thread has registers for two beside those of the tile.
+#include "include/mma/warpgroups.cuh"
+#include "include/ptx/wgmma_fences.cuh"
+#include "include/ptx/wgmma_registers.cuh"
+
 constexpr int STRIPS = BN / STRIP;
 constexpr int TIMES = FOUR_TIMES ? 4 : TWICE ? 2 : 1;  // that sums of first planes are carried over in a chunk
 

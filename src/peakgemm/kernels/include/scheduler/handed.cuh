@@ -8,6 +8,8 @@
 //
 // A block waits only for one whose index is lower by one, and that one only after it has handed on. Blocks are
 // launched in the order of their indices, so nobody waits for a block that has no SM, however few run at once.
+#include "include/scheduler/gemm.cuh"
+
 #ifndef HANDED
 #define HANDED 0
 #endif

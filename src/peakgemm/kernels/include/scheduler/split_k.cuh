@@ -1,4 +1,7 @@
 // Which tile, and which range of its k-steps, a block computes.
+#include "include/epilogue/cluster_split_k.cuh"
+#include "include/scheduler/handed.cuh"
+
 #ifndef SPLIT_K
 #define SPLIT_K 0
 #endif

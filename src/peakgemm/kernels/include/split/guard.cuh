@@ -5,6 +5,8 @@
 // distributed elements is such a one, but most rows of a softmax have some.
 // A sum of few terms is nearly exact in FP32 (a product with the identity is exact), which 22 bits are not: rows of few
 // elements that are not zero are refused too.
+#include "include/split/split_panel.cuh"
+
 constexpr int HIGHEST = 100, LOWEST = -96;  // sums of two rows' exponents, between which no product leaves FP32's range
 constexpr int FEWEST = 32;                  // elements that are not zero, in a row that has any
 constexpr int LOST_BITS = 4;                // of a tile's verdict, beside a bit for each half: it depends on sums

@@ -1,4 +1,7 @@
 // A segment of K of half a tile by FFMAs, where the split would not do.
+#include "include/mma/ieee_tile.cuh"
+static_assert(IEEE_ROWS == 64, "a warpgroup's rows");
+
 __device__ __forceinline__ void reroute(const float* A, const float* B, const Output& out, const Emulated& e,
                                         Place place, const Segment& s, float* staging, int group) {
   const Gemm& g = e.g;

@@ -4,6 +4,12 @@
 //
 // Where K is contiguous eight lanes share a column and a lane has a piece of every fourth; else a lane has neighbouring
 // pieces of one column.
+#include "include/ptx/bulk.cuh"
+#include "include/ptx/mbarrier.cuh"
+#include "include/ptx/opaque.cuh"
+#include "include/ptx/store_words.cuh"
+#include "include/split/rows_in_registers.cuh"
+
 constexpr int SPLIT_WARPS = COPIERS / 32, PART = BN / SPLIT_WARPS;  // columns of a warp
 constexpr int RIGHT_ARRIVALS = SPLIT_WARPS;
 constexpr int SPAN = 27;  // binary orders: elements so far below their column's largest lose bits (LOSSY, TOP)

@@ -1,7 +1,10 @@
 // Rows of A from memory to the registers of the threads that multiply: copied as they are into shared memory, then
 // read, scaled and split by the threads whose rows they are.
-constexpr int A_BYTES = BM * 68 * 4;  // of a stage, in whichever layout
-constexpr int APART_HIGHEST = HIGHEST / 2, APART_LOWEST = LOWEST / 2;  // exponents: no two operands are compared
+#include "include/ptx/cp_async.cuh"
+#include "include/ptx/opaque.cuh"
+#include "include/split/guard.cuh"
+#include "include/split/streamed_stage.cuh"
+
 constexpr int LOSSY_EXPONENT = -13;
 static_assert(SCHEME == FP16X3 && LOSSY == 0x1p-13f, "what is looked for in elements");
 

@@ -1,5 +1,16 @@
 // The guard of a product whose A is split in registers: what lost_bits.cuh looks up in two panels is looked up here in A
 // as it lies in a stage, and in the planes of B beside it.
+#include "include/ptx/wgmma_registers.cuh"
+#include "include/split/rows_in_registers.cuh"
+#include "include/ptx/bulk.cuh"
+#include "include/ptx/mbarrier.cuh"
+#include "include/ptx/opaque.cuh"
+#include "include/ptx/store_words.cuh"
+#if SPLIT_B  // each header is joined once: what these two include stands before them
+#include "include/split/right_split.cuh"
+#else
+#include "include/copy/right_panels.cuh"
+#endif
 
 // The magnitude of B's first plane, scaled.
 __device__ __forceinline__ float magnitude_b(const char* planes, int column, int k) {

@@ -9,86 +9,33 @@
 //   shared memory. A small tile then has the warps to hide its latencies.
 // On sm_90a the register file is dealt anew: 40 registers for a copying thread, REGISTERS for a computing one.
 
-#include "include/scheduler/gemm.cuh"
-#include "include/scheduler/handed.cuh"
-#include "include/ptx/cp_async.cuh"
-#include "include/ptx/dependents.cuh"
-#include "include/ptx/mbarrier.cuh"
-#include "include/ptx/bulk.cuh"
-#include "include/ptx/opaque.cuh"
-#include "include/mma/fragment.cuh"
-#include "include/mma/warp_tile.cuh"
-#include "include/mma/outer_product.cuh"
-#include "include/mma/outer_product_rows.cuh"
+#include "include/copy/edge.cuh"
 #include "include/copy/panel.cuh"
 #include "include/copy/prefetch.cuh"
-#include "include/copy/edge.cuh"
-#include "include/epilogue/tile_store.cuh"
-
-#include "include/epilogue/cluster_split_k.cuh"
-#include "include/scheduler/split_k.cuh"
-#include "include/epilogue/slice_reduction.cuh"
 #include "include/epilogue/slices.cuh"
+#include "include/mma/outer_product.cuh"
+#include "include/mma/outer_product_rows.cuh"
+#include "include/ptx/dependents.cuh"
+#include "include/ptx/mbarrier.cuh"
+#include "include/ptx/opaque.cuh"
+#include "include/scheduler/split_k.cuh"
 
-// Small tiles wait for the kernel before once they have their addresses: 0.3 us of 4 at 128. Large ones, whose code
-// comes out otherwise then, lost up to 3 %.
-constexpr bool LATE = BM * BN <= 64 * 128;
-// Rows of B as words want many addresses: 40 registers are too few for four unrolled rounds at an edge as well.
-constexpr bool CROWDED = REGISTERS && !TRANS_B && WIDTH_B == 1;
-// Copying warps form groups that take the tiles of K in turn: a warp asks for each of its words by an instruction, one after
-// the other and behind those of the computing warps, so that fewer warps with more words each keep more tiles under way. 127
-// takes 2.44 us by four groups of one warp, 2.56 by two, 2.70 by one; 1023 46.6 by one, 47.4 by two. Where registers allow.
-constexpr int COPYING = PRODUCERS / COPY_GROUPS;
-static_assert(COPY_GROUPS <= STAGES && COPYING % 32 == 0, "a group is whole warps, and no stage ahead of the ring");
-// The k-steps that are unrolled: a loop of 20 or of 40 KB. A stage may hold more of them.
-__device__ constexpr int unrolled(int steps, int most) {
-  return steps > 2 && TM * TN * steps > most ? unrolled(steps / 2, most) : steps;
-}
-constexpr int UNROLL = unrolled(BK, 2560);
+// Of the config, beside the tile, come what its properties say and why (ffma/specialised.py): UNROLL, COPY_LANES, EDGE_ROUNDS,
+// COPIES_VIA_L1, FEW_REGISTERS, LATE_PDL_WAIT, PREFETCH_L2, BARRIER_LOOKAHEAD, REDUCE_ACROSS_SLICES.
 enum FfmaOrder { BY_ROWS, BY_ROWS_REVERSED, BY_COLUMNS };  // of problem.FfmaOrder
-constexpr bool SMALL = TM * TN <= 16;  // thread tiles
-// Lanes that copy neighbours along K (panel.cuh). Small tiles copy much, and so do those that transpose a row for each 32
-// results; others lose more by the addresses than they gain.
-constexpr int TRANSPOSED = (TRANS_A ? 0 : BM) + (TRANS_B ? BN : 0);
-constexpr bool LINES = BK == 32 ? BM * BN <= 64 * 64 : BK == 16 && 32 * TRANSPOSED >= BM * BN;
-constexpr int LANES = !LINES ? 8 : SMALL && BK == 32 ? 32 : 16;
-static_assert(LANES <= (UNROLL < 8 ? 8 : UNROLL), "of each unrolled k-step it is known how rows have changed places");
-// 2 x 4 results a thread, in tiles of 16 rows: less for each of twice as many SMs. 128 takes 1.43 us by 16 x 16, 1.61 by 32 x 16.
-constexpr bool TWO_ROWS = TM == 2;
-// Sixteen bytes by way of L1: rows that lie across its lines take two thirds of the time. 100 takes 1.50 us so, 1.57 past it,
-// 1024 46.1 and 46.6; other tiles gain nothing, or lose up to 3 % (16 x 32: 200 takes 2.75 us so, 2.70).
-constexpr bool VIA_L1 = (TWO_ROWS && BN == 16) || (SLICES == 2 && BM == 64 && BN == 128);
-using PanelA = Panel<!TRANS_A, TRANS_A ? WIDTH_A : 1, BM, CROWDED ? 2 : 4, COPYING, LATE, LANES, VIA_L1>;
-using PanelB = Panel<TRANS_B, TRANS_B ? 1 : WIDTH_B, BN, CROWDED ? 1 : 4, COPYING, LATE, LANES, VIA_L1>;
-constexpr int STAGE = PanelA::FLOATS + PanelB::FLOATS;
+constexpr int COPYING = PRODUCERS / COPY_GROUPS;           // threads of a group
 constexpr int COMPUTE = THREADS * SLICES;
-// Which ask for their first tiles of K ahead (prefetch.cuh), and for how many. 128 takes 2.78 us so, 2.98 without, 512 9.42
-// and 9.62. Of blocks that go on to other tiles of C the code for copies comes out otherwise then: 1024 loses 1 %, but
-// 100352 x 64 x 576 takes 175.8 us instead of 179.5.
-constexpr bool ASKS = LATE && (ONE_TILE || (BM == 128 && BN == 64));
-constexpr int CAN = AHEAD / MIN_BLOCKS / (lines_of(!TRANS_A, BM, BK) + lines_of(TRANS_B, BN, BK));
-constexpr int EARLY = CAN < 1 ? 1 : CAN < STAGES ? CAN : STAGES;
-// Whole tiles are copied by a loop of nothing else. The schedulers prefer who computes, so what a tile's copies take is
-// instructions of a copying warp: 126 of them, 102 by such a loop, of which 48 copy, at 1023 (48.1 us, 46.6 so).
-// Not beside 128 x 256 results, for which ptxas then finds worse registers.
-constexpr bool STRAIGHT = BM * BN < 128 * 256;
-// CHUNKED: sums over CHUNK k-steps, which are added up among themselves, so that the error grows with K / CHUNK + CHUNK and not
-// with K. Of 32 k-steps 512 has 0.60 of the error of one chain.
-constexpr int CHUNK = UNROLL < 32 ? UNROLL : 32;
-// Small tiles that slices share are added up and stored by all threads at once (slice_reduction.cuh): 128 takes 1.74 us so, took
-// 2.26, 256 3.03 and 3.37. Of larger tiles, which have several rounds of it, 64 x 64 where a block has one and 96 x 128 gain up
-// to 1 %; the others, and those that several blocks of an SM overlap, lose 1 to 11 %.
-constexpr bool REDUCES_ACROSS_SLICES = SLICES > 1 && SMALL;
-static_assert(!TWO_ROWS || REDUCES_ACROSS_SLICES, "others end by quads of rows");
+using PanelA = Panel<!TRANS_A, TRANS_A ? WIDTH_A : 1, BM, EDGE_ROUNDS_A, COPYING, LATE_PDL_WAIT, COPY_LANES, COPIES_VIA_L1>;
+using PanelB = Panel<TRANS_B, TRANS_B ? 1 : WIDTH_B, BN, EDGE_ROUNDS_B, COPYING, LATE_PDL_WAIT, COPY_LANES, COPIES_VIA_L1>;
+constexpr int STAGE = PanelA::FLOATS + PanelB::FLOATS;
+// Tiles of K whose lines of L2 a block asks for ahead (prefetch.cuh).
+constexpr int LINES_AHEAD = AHEAD / MIN_BLOCKS / (lines_of(!TRANS_A, BM, BK) + lines_of(TRANS_B, BN, BK));
+constexpr int EARLY = LINES_AHEAD < 1 ? 1 : LINES_AHEAD < STAGES ? LINES_AHEAD : STAGES;
 // A block with one tile finds the places of its results while the kernel before still runs: half of the 200 instructions of
 // the end, which run but once, one after the other. 128 takes 1.61 us so, took 1.75, 256 2.93 and 3.10.
-constexpr bool ENDS_EARLY = REDUCES_ACROSS_SLICES && ONE_TILE;
-// Who computes there looks for the next stage so many k-steps before it needs it, and waits only for one that was not there:
-// a scheduler has one warp or two, which do nothing until a barrier answers. 4096 x 32 x 4096 takes 15 % longer without. Not
-// where four slices have a tile of K each, and no next one: 127 takes 1.83 us so, 1.79 without.
-constexpr int SOONER = REDUCES_ACROSS_SLICES && SLICES == 2 ? UNROLL > 4 ? 2 : UNROLL / 2 : 0;
-static_assert(!HANDED || !(ONE_TILE || CHUNKED || SLICES > 1), "one chain, by blocks that go on to other tiles");
-static_assert(STAGES % SLICES == 0 && STAGES >= 2 * SLICES, "a slice reads the same stages, and one ahead");
+constexpr bool ENDS_EARLY = REDUCE_ACROSS_SLICES && ONE_TILE;
+static_assert(COPY_LANES <= (UNROLL < 8 ? 8 : UNROLL), "of each unrolled k-step it is known how rows have changed places");
+static_assert(TM != 2 || REDUCE_ACROSS_SLICES, "others end by quads of rows");
 
 extern "C" __global__ void __launch_bounds__(COMPUTE + PRODUCERS, MIN_BLOCKS)
 ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const float* C0, float* C,
@@ -101,7 +48,7 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
     mbarrier_init(empty + 8 * threadIdx.x, THREADS / 32);
   }
   all_are_there(given, BM * BN * 4);
-  if (LATE) next_kernel_may_start();
+  if (LATE_PDL_WAIT) next_kernel_may_start();
   else previous_kernel_has_ended();
 
   const int steps = (g.K + BK - 1) / BK;
@@ -131,7 +78,7 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
       into_l2<PRODUCERS, TRANS_B, BN, EARLY * BK, WIDTH_B == 1>(b, g.ldb, g.N - n, g.K - k, copying);
     };
     Segment first;
-    if (ASKS && !ONE_TILE && work_of(g, steps, blockIdx.x, 0, first)) ask_ahead(first, place_of(g, first.tile));
+    if (PREFETCH_L2 && !ONE_TILE && work_of(g, steps, blockIdx.x, 0, first)) ask_ahead(first, place_of(g, first.tile));
     PanelA a(shared_address(shared), thread);
     PanelB b(shared_address(shared + PanelA::FLOATS), thread);
     // Around the copies to the stage in turn: it has been read; it is full once they have arrived.
@@ -152,21 +99,21 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
         const bool inside = g.M >= BM && g.N >= BN;
         if (COPY_GROUPS > 1) a.tile *= COPY_GROUPS, b.tile *= COPY_GROUPS;
         int wide = s.begin + ahead ? BK : remainder;  // k-steps of the tile in turn
-        if (ASKS && ONE_TILE) ask_ahead(s, place);
+        if (PREFETCH_L2 && ONE_TILE) ask_ahead(s, place);
         int left = s.end - s.begin - ahead;
-        if (LATE) previous_kernel_has_ended();
+        if (LATE_PDL_WAIT) previous_kernel_has_ended();
         // Tiles at an edge, and the remainder of K.
 #pragma unroll 1
-        for (; left > 0 && !(STRAIGHT && inside && wide == BK); left -= COPY_GROUPS) {
+        for (; left > 0 && !(!FEW_REGISTERS && inside && wide == BK); left -= COPY_GROUPS) {
           await_stage();
-          a.copy(at, !STRAIGHT && g.M >= BM, wide);
-          b.copy(at, !STRAIGHT && g.N >= BN, wide);
+          a.copy(at, FEW_REGISTERS && g.M >= BM, wide);
+          b.copy(at, FEW_REGISTERS && g.N >= BN, wide);
           leave_stage();
           a.advance();
           b.advance();
           wide = BK;
         }
-        if (STRAIGHT) {
+        if (!FEW_REGISTERS) {
 #pragma unroll 1
           for (; left > 0; left -= COPY_GROUPS) {
             await_stage();
@@ -198,7 +145,7 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
       ending = SliceReduction<SLICES>::ending(g, only, shared + STAGES * STAGE, given);
       asm volatile("" : "+r"(ending.from), "+l"(ending.c), "+l"(ending.c0), "+r"(ending.stored));
     }
-    if (LATE) previous_kernel_has_ended();
+    if (LATE_PDL_WAIT) previous_kernel_has_ended();
     const int slice = threadIdx.x / THREADS, thread = threadIdx.x % THREADS;
     const WarpTile mine = warp_tile(thread);
     const char* const first_a = reinterpret_cast<const char*>(shared + mine.m);
@@ -218,7 +165,7 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
       for (int i = 0; i < 4; ++i) to[i] = words[i ^ turned];
     };
     auto load_a = [&](int slot, int k) {
-      if constexpr (TWO_ROWS) {  // half a quad, or the other half: asked of threadIdx, as a name more is other code for all
+      if constexpr (TM == 2) {  // half a quad, or the other half: asked of threadIdx, as a name more is other code for all
         const int turned = PanelA::turned(k), half = turned & 2 ? threadIdx.x & 2 ? -8 : 8 : 0;
         const float2 v = *reinterpret_cast<const float2*>(first_a + from_a + half + 4 * k * PanelA::PITCH);
         af[slot][turned & 1] = v.x, af[slot][1 - (turned & 1)] = v.y;
@@ -254,6 +201,8 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
         if (!work_of(g, steps, item, half, s)) continue;
         float acc[TM][TN] = {};
         if (HANDED && s.begin > 0) take_over(acc, flags, sums, before(g, item), thread);
+        // CHUNKED: sums over UNROLL k-steps are added up among themselves, so that the error grows with K / UNROLL + UNROLL and
+        // not with K. Of 32 k-steps 512 has 0.60 of the error of one chain.
         float sum[CHUNKED ? TM : 1][CHUNKED ? TN : 1] = {};
 #pragma unroll 1
         for (turn -= s.end - s.begin; turn < 0; turn += SLICES) {
@@ -263,7 +212,7 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
           for (int some = BK / UNROLL; some > 0; --some) {
 #pragma unroll
             for (int k = 0; k < UNROLL; ++k) {
-              if (SOONER && k == UNROLL - 1 - SOONER && (UNROLL == BK || some == 1)) {
+              if (BARRIER_LOOKAHEAD && k == UNROLL - 1 - BARRIER_LOOKAHEAD && (UNROLL == BK || some == 1)) {
                 step(SLICES);
                 there = mbarrier_is_complete(barrier, parity);
               }
@@ -274,7 +223,7 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
                   from_a += 4 * UNROLL * PanelA::PITCH;
                   from_b += 4 * UNROLL * PanelB::PITCH;
                 } else {  // the next tile, be it of another tile of C
-                  if (!SOONER) step(SLICES);
+                  if (!BARRIER_LOOKAHEAD) step(SLICES);
                   next_stage(there);
                 }
                 load((k + 1) % 2, 0);
@@ -282,7 +231,7 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
               if constexpr (FFMA_ORDER == BY_COLUMNS) outer_product(acc, af[k % 2], bf[k % 2]);
               else outer_product_rows<FFMA_ORDER == BY_ROWS_REVERSED>(acc, af[k % 2], bf[k % 2]);
               if constexpr (CHUNKED) {
-                if (k % CHUNK == CHUNK - 1) {
+                if (k == UNROLL - 1) {
 #pragma unroll
                   for (int i = 0; i < TM; ++i)
 #pragma unroll
@@ -300,7 +249,7 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
 #pragma unroll
             for (int j = 0; j < TN; ++j) acc[i][j] = sum[i][j];
         }
-        if constexpr (REDUCES_ACROSS_SLICES) {
+        if constexpr (REDUCE_ACROSS_SLICES) {
           SliceReduction<SLICES>::template store<ENDS_EARLY>(acc, staging, C0, C, partial, g, s, slice, thread, ending);
           if (!ONE_TILE) slices_meet();  // all have read
         } else {
@@ -310,7 +259,7 @@ ffma_specialised(const float* __restrict__ A, const float* __restrict__ B, const
           }
           // Beside 128 x 256 results what the end of a tile wants is not held through the loop: for want of registers ptxas
           // 13.2 and later load fragments of A right before their use then (4096 takes 1.5 % longer).
-          const int storing = STRAIGHT ? thread : opaque(thread);
+          const int storing = FEW_REGISTERS ? opaque(thread) : thread;
           if (slice * OWNED < TM) store_tile(acc, C0, C, sums, g, s, storing, slice, staging);
           if (HANDED && s.slot >= 0) hand_on(flags, s.slot);
         }

@@ -12,9 +12,8 @@
 // over K and nothing else.
 // SWAPPED: X is op(A), columns of Y are columns of C. Otherwise X is op(B) transposed.
 
-#include "include/ptx/cp_async.cuh"
+#include "include/copy/ring.cuh"
 #include "include/ptx/dependents.cuh"
-#include "include/ptx/mbarrier.cuh"
 #include "include/scheduler/gemm.cuh"
 
 constexpr bool X_ALONG_K = SWAPPED ? !TRANS_A : TRANS_B;
@@ -79,11 +78,8 @@ ffma_chain(const float* __restrict__ A, const float* __restrict__ B, const float
            const __grid_constant__ Gemm g) {
   extern __shared__ __align__(16) float shared[];
   __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
-  const unsigned full = shared_address(barriers), empty = full + 8 * STAGES;
-  if (threadIdx.x < STAGES) {
-    mbarrier_init(full + 8 * threadIdx.x, 32);
-    mbarrier_init(empty + 8 * threadIdx.x, THREADS / 32);
-  }
+  Ring<4 * STAGE> ring(barriers);
+  ring.init(32, THREADS / 32);
   __syncthreads();
   next_kernel_may_start();
 
@@ -91,12 +87,6 @@ ffma_chain(const float* __restrict__ A, const float* __restrict__ B, const float
   const int batch = over(blockIdx.x, g.matrix), first = (blockIdx.x - batch * ((rows + BN - 1) / BN)) * BN;
   const int steps = (g.K + BK - 1) / BK, remainder = g.K - (steps - 1) * BK;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  unsigned at = 0, barrier = full, parity = 0;  // of the stage in turn
-  auto step = [&](int stages) {
-    at += stages * 4 * STAGE;
-    barrier += stages * 8;
-    if (barrier >= empty) at -= STAGES * 4 * STAGE, barrier -= STAGES * 8, parity ^= 1;
-  };
 
   if (warp >= THREADS / 32) {
     const int mine = warp - THREADS / 32, from = remainder + (mine - 1) * BK;
@@ -105,16 +95,16 @@ ffma_chain(const float* __restrict__ A, const float* __restrict__ B, const float
     SlabX x(SWAPPED ? a : b, SWAPPED ? g.lda : g.ldb, first, rows, from, lane);
     SlabY y(SWAPPED ? b : a, SWAPPED ? g.ldb : g.lda, 0, columns, from, lane);
     previous_kernel_has_ended();
-    step(mine);
+    ring.step(mine);
 #pragma unroll 1
     for (int t = mine; t < steps; t += COPYING) {
-      mbarrier_wait(barrier + 8 * STAGES, parity ^ 1);  // it has been read
+      ring.wait_empty();
       const int none = t ? 0 : BK - remainder;
-      const unsigned to = shared_address(shared) + at;
+      const unsigned to = shared_address(shared) + ring.at();
       x.copy(to, none);
       y.copy(to + 4 * SlabX::FLOATS, none);
-      mbarrier_arrive_after_copies(barrier);
-      step(COPYING);
+      mbarrier_arrive_after_copies(ring.full());
+      ring.step(COPYING);
     }
     copies_wait_all();
     return;
@@ -151,25 +141,25 @@ ffma_chain(const float* __restrict__ A, const float* __restrict__ B, const float
     }
   };
   if (steps) {
-    mbarrier_wait(barrier, parity);
+    ring.wait_full();
     load(0, from_x, from_y, 0);
   }
 #pragma unroll 1
   for (int left = steps; left > 0; --left) {
-    const unsigned read = barrier + 8 * STAGES;
-    const char *at_x = from_x + at, *at_y = from_y + at;
+    const unsigned read = ring.empty();
+    const char *at_x = from_x + ring.at(), *at_y = from_y + ring.at();
     bool there = true;
 #pragma unroll
     for (int f = 0; f < FRAGMENTS_A_STAGE; ++f) {
       if (f + 1 < FRAGMENTS_A_STAGE) {
         load((f + 1) % 2, at_x, at_y, (f + 1) * STEP);
         if (f + 2 == FRAGMENTS_A_STAGE) {  // the next stage, asked for before it is needed; or this one once more
-          step(left > 1);
-          there = mbarrier_is_complete(barrier, parity);
+          ring.step(left > 1);
+          there = mbarrier_is_complete(ring.full(), ring.parity);
         }
       } else {
-        if (!there) mbarrier_wait(barrier, parity);
-        at_x = from_x + at, at_y = from_y + at;
+        if (!there) ring.wait_full();
+        at_x = from_x + ring.at(), at_y = from_y + ring.at();
         load(0, at_x, at_y, 0);
       }
 #pragma unroll

@@ -12,15 +12,15 @@
 //   4096 NT took 2.6 % longer, 8192 NT 1.1 %.
 // On sm_90a the register file is dealt anew: 24 registers for a copying thread, 240 for a computing one, which is all.
 
+#include "include/scheduler/handed.cuh"
 #include "include/copy/repack.cuh"
+#include "include/copy/ring.cuh"
 #include "include/epilogue/tile_store_pairs.cuh"
 #include "include/mma/fragment.cuh"
 #include "include/ptx/bulk.cuh"
 #include "include/ptx/dependents.cuh"
-#include "include/ptx/mbarrier.cuh"
 #include "include/ptx/mbarrier_poll.cuh"
 #include "include/ptx/tensor_copy.cuh"
-#include "include/scheduler/handed.cuh"
 
 constexpr int STAGE = BK * (BM + BN);  // floats
 static_assert(THREADS == 256 && PRODUCERS == 128, "registers are dealt to whole warpgroups");
@@ -46,21 +46,11 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
   __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
   __shared__ Work works[WORKS];
   __shared__ int begins[WORKS];  // HANDED: its first k-step
-  const unsigned full = shared_address(barriers), empty = full + 8 * STAGES;
-  if (threadIdx.x < STAGES) {
-    mbarrier_init(full + 8 * threadIdx.x, 1);
-    mbarrier_init(empty + 8 * threadIdx.x, THREADS / 32);
-    fence_for_copies();
-  }
+  Ring<4 * STAGE> ring(barriers);
+  ring.init(1, THREADS / 32);
+  if (threadIdx.x < STAGES) fence_for_copies();
   __syncthreads();
   previous_kernel_has_ended();
-
-  unsigned at = 0, barrier = full, parity = 0;  // of the stage in turn
-  auto step = [&] {
-    at += 4 * STAGE;
-    barrier += 8;
-    if (barrier == empty) at = 0, barrier = full, parity ^= 1;
-  };
 
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   if (warp >= THREADS / 32) {
@@ -81,7 +71,7 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
           const Place place = place_of(g, s.tile);
 #pragma unroll 1
           for (int k = s.begin; k < s.end; ++k) {
-            mbarrier_wait(barrier + 8 * STAGES, parity ^ 1);
+            ring.wait_empty();
             if (k == s.begin) {
               works[work] = {s.tile, s.end - s.begin, s.slot};
               if (HANDED) begins[work] = s.begin;
@@ -90,15 +80,15 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
             if (w.repack.units)
               for (; there <= k * BK / CHUNK; ++there)
                 wait_for_units(reinterpret_cast<const unsigned*>(workspace) + 1 + there, w.repack.units);
-            bulk_expect(barrier, 4 * STAGE);
-            tensor_load(stages + at, map_a, k * BK, place.m, barrier);
-            tensor_load(stages + at + 4 * BK * BM, map_b, k * BK, place.n, barrier);
-            step();
+            bulk_expect(ring.full(), 4 * STAGE);
+            tensor_load(stages + ring.at(), map_a, k * BK, place.m, ring.full());
+            tensor_load(stages + ring.at() + 4 * BK * BM, map_b, k * BK, place.n, ring.full());
+            ring.step();
           }
         }
-      mbarrier_wait(barrier + 8 * STAGES, parity ^ 1);
+      ring.wait_empty();
       works[work] = {-1, 0, 0};
-      mbarrier_arrive(barrier);
+      mbarrier_arrive(ring.full());
     }
     return;
   }
@@ -112,11 +102,11 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3]) : "r"(from) : "memory");
   };
-  auto load_a = [&](int k, int i) { load(a[k % 2] + i, first_a + at + 4 * (k * BM + quad(i, 8))); };
-  auto load_b = [&](int k, int j) { load(b + j, first_b + at + 4 * (k * BN + quad(j, 4))); };
+  auto load_a = [&](int k, int i) { load(a[k % 2] + i, first_a + ring.at() + 4 * (k * BM + quad(i, 8))); };
+  auto load_b = [&](int k, int j) { load(b + j, first_b + ring.at() + 4 * (k * BN + quad(j, 4))); };
 
   for (int work = 0;; work = work + 1 == WORKS ? 0 : work + 1) {
-    mbarrier_poll(barrier, parity);
+    mbarrier_poll(ring.full(), ring.parity);
     const volatile Work& now = works[work];
     int left = now.stages;
     if (now.tile < 0) return;
@@ -125,7 +115,7 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
       take_over(acc, flags, workspace + w.repack.sums, blockIdx.x - 1, threadIdx.x);
 #pragma unroll 1
     for (; left > 0; --left) {
-      mbarrier_poll(barrier, parity);
+      mbarrier_poll(ring.full(), ring.parity);
 #pragma unroll
       for (int i = 0; i < TM; i += 4) load_a(0, i);
 #pragma unroll
@@ -147,8 +137,8 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
       unsigned read = 0;
 #pragma unroll
       for (int j = 0; j < TN; j += 4) read |= __float_as_uint(acc[j % TM][j]);
-      if (threadIdx.x % 32 == 0) mbarrier_arrive(barrier + 8 * STAGES + (read & w.repack.none));
-      step();
+      if (threadIdx.x % 32 == 0) mbarrier_arrive(ring.empty() + (read & w.repack.none));
+      ring.step();
     }
     store_tile_pairs(acc, C0, C, workspace + w.repack.sums, g, now.tile, now.slot, opaque(int(threadIdx.x)),
                      shared + STAGES * STAGE);

@@ -19,3 +19,14 @@ __device__ __forceinline__ bool work_of(const Gemm& g, int steps, int item, int 
   }
   return half == 0;
 }
+
+// body(s, item) for each segment of each item of this block's.
+template <typename Body>
+__device__ __forceinline__ void for_each_segment(const Gemm& g, int steps, int items, Body body) {
+  for (int item = blockIdx.x; ONE_TILE ? item == blockIdx.x : item < items; item += ONE_TILE ? 1 : gridDim.x)
+#pragma unroll 1
+    for (int half = 0; half < (ONE_TILE ? 1 : 2); ++half) {
+      Segment s;
+      if (work_of(g, steps, item, half, s)) body(s, item);
+    }
+}

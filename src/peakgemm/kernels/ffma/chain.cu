@@ -13,6 +13,7 @@
 // SWAPPED: X is op(A), columns of Y are columns of C. Otherwise X is op(B) transposed.
 
 #include "include/copy/ring.cuh"
+#include "include/epilogue/epilogue.cuh"
 #include "include/ptx/dependents.cuh"
 #include "include/scheduler/gemm.cuh"
 
@@ -187,7 +188,6 @@ ffma_chain(const float* __restrict__ A, const float* __restrict__ B, const float
       const int row = first + row_of(j), column = down + i * TN;
       if (row >= rows || column >= columns) continue;
       const long long m = SWAPPED ? row : column, n = SWAPPED ? column : row;
-      const float v = g.alpha * acc[i][j];
-      c[m * g.ldc + n] = g.beta == 0.f ? v : fmaf(g.beta, c0[m * g.c0_row + n * g.c0_col], v);
+      c[m * g.ldc + n] = scaled(acc[i][j], g.alpha, g.beta, c0 + m * g.c0_row + n * g.c0_col);
     }
 }

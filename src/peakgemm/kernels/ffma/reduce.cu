@@ -6,6 +6,7 @@
 // where a thread takes one.
 
 #include "include/copy/edge.cuh"
+#include "include/epilogue/epilogue.cuh"
 #include "include/epilogue/partial_sums.cuh"
 #include "include/mma/fragment.cuh"
 #include "include/mma/warp_tile.cuh"
@@ -36,11 +37,8 @@ __device__ __forceinline__ void add_up(const float* C0, float* C, const float* p
 
   const float* const c0 = C0 + batch_offset(g, g.c0_batch, place.batch) + m * g.c0_row + n * g.c0_col;
   float* const c = C + batch_offset(g, g.c_batch, place.batch) + m * g.ldc + n;
-#pragma unroll
-  for (int w = 0; w < WORDS; ++w) {
-    sum.of[w] *= g.alpha;
-    if (g.beta != 0.f && between(place.n, n + w, g.N)) sum.of[w] = fmaf(g.beta, c0[w * g.c0_col], sum.of[w]);
-  }
+  scale(sum.of, g.alpha, g.beta, [&](int w) { return between(place.n, n + w, g.N); },
+        [&](int w) { return c0 + w * g.c0_col; });
   if (WORDS == 4 && n >= place.n && n + WORDS <= g.N && reinterpret_cast<unsigned long long>(c) % 16 == 0) {
     *reinterpret_cast<Sums<WORDS>*>(c) = sum;
   } else {

@@ -12,6 +12,7 @@
 #include "include/ptx/dependents.cuh"
 #include "include/scheduler/gemm.cuh"
 #include "include/copy/prefetch.cuh"
+#include "include/epilogue/epilogue.cuh"
 
 constexpr int S = BN;
 constexpr bool X_ALONG_K = SWAPPED ? TRANS_B : !TRANS_A;
@@ -278,9 +279,7 @@ ffma_skinny(const float* __restrict__ A, const float* __restrict__ B, const floa
     const int row = first + (SWAPPED ? e % BM : e / S), s = SWAPPED ? e / BM : e % S;
     if (row < rows && s < columns) {
       const long long m = SWAPPED ? s : row, n = SWAPPED ? row : s;
-      float v = g.alpha * sum;
-      if (g.beta != 0.f) v = fmaf(g.beta, c0[m * g.c0_row + n * g.c0_col], v);
-      c[m * g.ldc + n] = v;
+      c[m * g.ldc + n] = scaled(sum, g.alpha, g.beta, c0 + m * g.c0_row + n * g.c0_col);
     }
   }
 }

@@ -13,6 +13,7 @@
 #include "include/ptx/dependents.cuh"
 #include "include/scheduler/gemm.cuh"
 #include "include/copy/prefetch.cuh"
+#include "include/epilogue/epilogue.cuh"
 #include "include/ptx/store_quad.cuh"
 
 constexpr int AT_ONCE = TM * TN <= 16 ? 4 : 2;  // k-steps in registers: of larger thread tiles four would spill
@@ -225,8 +226,7 @@ ffma_small(const float* __restrict__ A, const float* __restrict__ B, const float
     for (int j = 0; j < TN; ++j) {
       const int n = Right::row(across, j);
       if (n >= columns) continue;
-      const float v = g.alpha * acc[i][j];
-      c[m * g.ldc + n] = g.beta == 0.f ? v : fmaf(g.beta, c0[m * g.c0_row + n * g.c0_col], v);
+      c[m * g.ldc + n] = scaled(acc[i][j], g.alpha, g.beta, c0 + m * g.c0_row + n * g.c0_col);
     }
   }
 }

@@ -1,4 +1,5 @@
 // Where the sums of an emulated tile go.
+#include "include/epilogue/epilogue.cuh"
 #include "include/scheduler/gemm.cuh"
 
 // Eight rows of 64 results in shared memory, rows so far apart that four of them have banks of their own.
@@ -42,8 +43,7 @@ struct Output {
   }
 
   __device__ __forceinline__ float scaled(int row, int column, float sum) const {
-    const float v = alpha * sum;
-    return beta != 0.f ? fmaf(beta, c0[row * c0_row + column * c0_col], v) : v;
+    return ::scaled(sum, alpha, beta, c0 + row * c0_row + column * c0_col);
   }
 
   __device__ __forceinline__ float* at(int row, int column) const {

@@ -9,6 +9,7 @@
 // one or two rows of C lie in 32 banks.
 #include "include/copy/edge.cuh"
 #include "include/epilogue/cluster_split_k.cuh"
+#include "include/epilogue/epilogue.cuh"
 #include "include/mma/warp_tile.cuh"
 #include "include/ptx/cp_async.cuh"
 
@@ -132,13 +133,8 @@ struct SliceReduction {
 #pragma unroll
     for (int i = 0; i < EACH; ++i) v[i] = added_up(sums + e.from + place_of_sum(i * DOWN, 0));
 #endif
-#pragma unroll
-    for (int i = 0; i < MINE; ++i) v[i] *= g.alpha;
-    if (g.beta != 0.f) {
-#pragma unroll
-      for (int i = 0; i < MINE; ++i)
-        if (e.stored >> i & 1) v[i] = fmaf(g.beta, C0[e.c0 + i * DOWN * g.c0_row], v[i]);
-    }
+    scale(v, g.alpha, g.beta, [&](int i) { return e.stored >> i & 1; },
+          [&](int i) { return C0 + e.c0 + i * DOWN * g.c0_row; });
     float* c = C + e.c;
 #pragma unroll
     for (int i = 0; i < MINE; ++i, c += DOWN * g.ldc)

@@ -10,6 +10,7 @@
 // their addresses under way at once the main loop has 1.4 to 1.7 modelled cycles an FFMA, with four 1.07. And what
 // is unrolled here is executed once a tile, and missing from the instruction cache then. Hence a loop with few words.
 #include "include/copy/edge.cuh"
+#include "include/epilogue/epilogue.cuh"
 #include "include/mma/fragment.cuh"
 #include "include/mma/warp_tile.cuh"
 #include "include/ptx/cp_async.cuh"
@@ -77,16 +78,13 @@ __device__ __forceinline__ void store_rows(int first, int count, Stage stage, co
 #pragma unroll
       for (int w = 0; w < WORDS; ++w) {
         const int down = (begin + w) / ACROSS * DOWN, right = (begin + w) % ACROSS * 32;
-        v[w] = g.alpha * from[down * STAGED_PITCH + right / 4];
+        v[w] = from[down * STAGED_PITCH + right / 4];
         inside[w] = between(place.m, m + 4 * down, g.M) && between(place.n, n + right, g.N);
       }
-      if (g.beta != 0.f) {
-#pragma unroll
-        for (int w = 0; w < WORDS; ++w) {
-          const int down = (begin + w) / ACROSS * DOWN, right = (begin + w) % ACROSS * 32;
-          if (inside[w]) v[w] = fmaf(g.beta, c0[(m + 4 * down) * g.c0_row + (n + right) * g.c0_col], v[w]);
-        }
-      }
+      scale(v, g.alpha, g.beta, [&](int w) { return inside[w]; }, [&](int w) {
+        const int down = (begin + w) / ACROSS * DOWN, right = (begin + w) % ACROSS * 32;
+        return c0 + (m + 4 * down) * g.c0_row + (n + right) * g.c0_col;
+      });
 #pragma unroll
       for (int w = 0; w < WORDS; ++w) {
         if (inside[w]) at[(begin + w) % ACROSS * 32] = v[w];

@@ -7,6 +7,7 @@
 //
 // Lanes write the 32 columns of a row's half, eight pairs of rows at a time, as in tile_store.cuh. What a lane stages, and
 // what eight lanes read of it, lies in banks that no other's of its half of the warp does.
+#include "include/epilogue/epilogue.cuh"
 #include "include/mma/warp_tile.cuh"
 #include "include/ptx/cp_async.cuh"
 #include "include/scheduler/gemm.cuh"
@@ -71,14 +72,11 @@ __device__ __forceinline__ void store_tile_pairs(const float (&acc)[TM][TN], con
         for (int half = 0; half < 2; ++half) {
           const float2 both =
               *reinterpret_cast<const float2*>(from + (down + w / 4) * PAIRED_PITCH + half * 16);
-          v[w + half] = g.alpha * both.y;
-          v[w + half + 2] = g.alpha * both.x;
+          v[w + half] = both.y;
+          v[w + half + 2] = both.x;
         }
-      if (g.beta != 0.f) {
-#pragma unroll
-        for (int w = 0; w < WORDS; ++w)
-          if (inside[w]) v[w] = fmaf(g.beta, C0[(m + row(w)) * g.c0_row + (n + w % 2 * 32) * g.c0_col], v[w]);
-      }
+      scale(v, g.alpha, g.beta, [&](int w) { return inside[w]; },
+            [&](int w) { return C0 + (m + row(w)) * g.c0_row + (n + w % 2 * 32) * g.c0_col; });
 #pragma unroll
       for (int w = 0; w < WORDS; ++w) {
         if (inside[w]) at[w % 2 * 32] = v[w];

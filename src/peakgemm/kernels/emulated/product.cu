@@ -5,7 +5,7 @@
 //   plane have accumulators of their own, added first.
 // One thread copies panels of split operands (split.cu) into a ring of stages, a bulk copy each; two warpgroups
 //   multiply, 64 x 128 each, and take turns at the tensor cores. A chunk's sums are promoted while the next one's
-//   corrections are multiplied: 4096 took 733 us then, and 778 before.
+//   corrections are multiplied.
 // Of tiles of 64 x 128, for products that have few, both warpgroups have the same rows and every other chunk each: to the
 //   tensor cores that is the same, and twice as many SMs have a tile. At its end each gives the other half of its sums.
 // A half tile for whose data the split is too coarse (guard.cuh) is computed with FFMAs instead. Tiles that would not
@@ -13,6 +13,7 @@
 
 #include "include/copy/ring.cuh"
 #include "include/epilogue/warpgroup_store.cuh"
+#include "include/mma/ieee_tile.cuh"
 #include "include/mma/tensor_tile.cuh"
 #include "include/ptx/bulk.cuh"
 #include "include/ptx/cluster.cuh"
@@ -20,10 +21,8 @@
 #include "include/ptx/opaque.cuh"
 #include "include/split/guard.cuh"
 #include "include/split/lost_bits.cuh"
-#include "include/split/reroute.cuh"
 
 constexpr int A_HALF = PLANES * A_PLANE;
-static_assert(GROUPS == 2, "one panel of A");
 constexpr int STAGE = A_HALF + HALF;   // half a chunk of A, then of B
 using Stages = Ring<STAGE, true>;
 // For a chunk's scales, read until the products of its warpgroup's next chunk have begun.
@@ -31,9 +30,6 @@ constexpr int SLOTS = STAGES / 2 + (ALTERNATE ? 2 : 1);
 constexpr int SCALE_BYTES = (BM + BN) * 4;  // of a chunk: of A's rows, then of B's columns
 constexpr int READERS = ALTERNATE ? COMPUTE / 64 : COMPUTE / 32;  // warps, of a stage
 constexpr int PATIENCE = 20000;        // cycles that a copying thread waits for the others
-static_assert(STAGES % 2 == 0, "a chunk is two stages");
-static_assert(!ALTERNATE || (STAGES % 4 == 0 && CLUSTER == 1), "a stage is always the same warpgroup's");
-static_assert(BN == ROWS, "one panel of B");
 
 // The blocks of a cluster lie one below the other.
 __device__ __forceinline__ Place cluster_place(const Gemm& g, int tile) {
@@ -81,13 +77,15 @@ __device__ __forceinline__ void exchange(float (&sum)[ACCUMULATORS], float* shar
 struct Panels {
   const char *a, *b;
 
-  __device__ __forceinline__ Panels(const Emulated& e, const char* all_a, const char* all_b, const Place& place, int chunks, int begin)
+  __device__ __forceinline__ Panels(const Emulated& e, const char* all_a, const char* all_b, const Place& place,
+                                    int chunks, int begin)
       : a(panel_of(all_a, batch_offset(e.g, e.a_step, place.batch), place.m, e.g.M, chunks, begin)),
         b(panel_of(all_b, batch_offset(e.g, e.b_step, place.batch), place.n, e.g.N, chunks, begin)) {}
 };
 
 // One thread: asks for the bulk copies of all stages. `scales`: where chunks' scales go.
-__device__ __forceinline__ void produce(const Emulated& e, char* workspace, const char* all_a, const char* all_b, Stages ring, unsigned first_stage, unsigned all_scales,
+__device__ __forceinline__ void produce(const Emulated& e, char* workspace, const char* all_a,
+                                        const char* all_b, Stages ring, unsigned first_stage, unsigned all_scales,
                                         int chunks, int items) {
   const Gemm& g = e.g;
   int slot = 0;
@@ -157,9 +155,10 @@ struct Verdicts {
   }
 };
 
-// One warp, a tile ahead at most. Of the whole tile, whatever part of K this block has: all that share it must come to the same
-// verdict, but for LOST_BITS, which each follows up in its own part.
-__device__ __forceinline__ void guard(const Emulated& e, const char* all_a, const char* all_b, const Verdicts& verdicts, int chunks, int items) {
+// One warp, a tile ahead at most. Of the whole tile, whatever part of K this block has: all that share it must come to
+// the same verdict, but for LOST_BITS, which each follows up in its own part.
+__device__ __forceinline__ void guard(const Emulated& e, const char* all_a, const char* all_b,
+                                      const Verdicts& verdicts, int chunks, int items) {
   int turn = 0;
   previous_kernel_has_ended();
   for_each_work(e.g, chunks, items, [&](int, const Segment& s) {
@@ -170,8 +169,9 @@ __device__ __forceinline__ void guard(const Emulated& e, const char* all_a, cons
 
 // The other warpgroups: products of stages, and the end of each tile. `lost`: each warp's, where bits were lost.
 __device__ __forceinline__ void consume(const float* A, const float* B, const float* C0, float* C, const Emulated& e,
-                                        char* workspace, const char* all_a, const char* all_b, Stages ring, unsigned first_stage, char* all_scales,
-                                        const Verdicts& verdicts, int* lost, int chunks, int items) {
+                                        char* workspace, const char* all_a, const char* all_b, Stages ring,
+                                        unsigned first_stage, char* all_scales, const Verdicts& verdicts, int* lost,
+                                        int chunks, int items) {
   const Gemm& g = e.g;
   const int lane = threadIdx.x % 32, group = __shfl_sync(~0u, threadIdx.x / 128, 0);
   const int first = (ALTERNATE ? threadIdx.x / 32 % 4 : threadIdx.x / 32) * 16;  // of a warp's rows
@@ -228,9 +228,8 @@ __device__ __forceinline__ void consume(const float* A, const float* B, const fl
     if (!wholly && verdict & LOST_BITS) {
       const Panels panels(e, all_a, all_b, place, chunks, 0);
       const int middle = (s.begin + s.end) / 2;
-      const bool holds = ALTERNATE ? lossy_sums_hold(panels.a, panels.b, group ? middle : s.begin, group ? s.end : middle,
-                                                     place.m % ROWS + first)
-                                   : lossy_sums_hold(panels.a, panels.b, s.begin, s.end, first);
+      const int begin = ALTERNATE && group ? middle : s.begin, end = ALTERNATE && !group ? middle : s.end;
+      const bool holds = lossy_sums_hold(panels.a, panels.b, begin, end, (ALTERNATE ? place.m % ROWS : 0) + first);
       if (lane == 0) lost[threadIdx.x / 32] = !holds;
       if (ALTERNATE) warpgroups_meet();
       else warpgroup_meets(group);
@@ -243,8 +242,9 @@ __device__ __forceinline__ void consume(const float* A, const float* B, const fl
     if (broken) {
       if (ALTERNATE && group == 1) return;
       reroute(A, B, out, e, place, s, staging, group);
+      // Of a tile or, where bits were lost, of a part of its K.
       if (threadIdx.x % 128 == 0 && (s.begin == 0 || !wholly) && 64 * group < out.rows)
-        atomicAdd(&reinterpret_cast<Progress*>(workspace)->rerouted, 1);  // of a tile or, where bits were lost, of a part of its K
+        atomicAdd(&reinterpret_cast<Progress*>(workspace)->rerouted, 1);
       return;
     }
     if (ALTERNATE) exchange(sum, staging - group * IEEE_FLOATS, group);
@@ -277,7 +277,8 @@ tensor_product(const float* __restrict__ A, const float* __restrict__ B, const f
   const int chunks = chunks_of(e.g), items = e.g.whole + e.g.parts;
   if (threadIdx.x >= COMPUTE) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");  // a block shares out the 168 x 384 that it begins with
-    if (threadIdx.x == COMPUTE) produce(e, workspace, all_a, all_b, ring, first_stage, shared_address(all_scales), chunks, items);
+    if (threadIdx.x == COMPUTE)
+      produce(e, workspace, all_a, all_b, ring, first_stage, shared_address(all_scales), chunks, items);
     if (threadIdx.x / 32 == COMPUTE / 32 + 1) guard(e, all_a, all_b, verdict, chunks, items);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));

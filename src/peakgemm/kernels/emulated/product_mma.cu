@@ -21,7 +21,6 @@ constexpr int ROW_TILES = WARP_M / 16, COLUMN_TILES = WARP_N / 8;
 constexpr int COMPUTE = BM / WARP_M * (BN / WARP_N) * 32;
 constexpr int STAGE = 2 * HALF;        // half a chunk of A, then of B
 constexpr int TAILS = STAGES / 2 + 1;  // chunks that STAGES halves in a row touch
-static_assert(BM == ROWS && BN == ROWS, "one panel of each operand a chunk");
 static_assert(BM == 2 * WARP_M && WARP_M == IEEE_ROWS, "a group of four warps has half a tile");
 static_assert(HALF % (16 * COMPUTE) == 0 && TAIL % 16 == 0 && TAIL <= 16 * COMPUTE, "whole rounds of copies");
 static_assert(STAGES >= 2 && STAGES * STAGE >= 2 * 4 * IEEE_FLOATS, "the ring is empty by then, so FFMAs use its place");

@@ -15,9 +15,9 @@
 #include "include/copy/prefetch.cuh"
 #include "include/copy/ring.cuh"
 #include "include/epilogue/warpgroup_store.cuh"
+#include "include/mma/ieee_tile.cuh"
 #include "include/mma/strips.cuh"
 #include "include/ptx/dependents.cuh"
-#include "include/split/reroute.cuh"
 #include "include/split/streamed_guard.cuh"
 
 // What an SM's registers leave to a producer when those who multiply have taken theirs.
@@ -70,8 +70,8 @@ __device__ __forceinline__ void produce(const float* A, const float* B, const Em
   });
 }
 
-// Splits the rows of a chunk in the stage `at`, scaled anew where they must be. `told`: what its tail says of B. `hold`: whether
-// the split does still; `asked`: ASKED where elements have lost bits, and Rows::marks.
+// Splits the rows of a chunk in the stage `at`, scaled anew where they must be. `told`: what its tail says of B.
+// `hold`: whether the split does still; `asked`: ASKED where elements have lost bits, and Rows::marks.
 __device__ __forceinline__ void split_rows(Rows& a, RightSeen& right, unsigned at, const int4& told, int depth,
                                            float (&sum)[ACCUMULATORS], bool& hold, unsigned& asked) {
   bool over, lossy;
@@ -89,9 +89,11 @@ __device__ __forceinline__ void split_rows(Rows& a, RightSeen& right, unsigned a
   }
 }
 
-// Whether a row of A that this thread has, or a column of B, has fewer elements that are not zero than a split is good for.
-__device__ __forceinline__ bool too_few_elements(const Rows& a, const RightSeen& right, const float* A, const Emulated& e,
-                                                 char* workspace, const Place& place, const Segment& s, int chunks) {
+// Whether a row of A that this thread has, or a column of B, has fewer elements that are not zero than a split is good
+// for.
+__device__ __forceinline__ bool too_few_elements(const Rows& a, const RightSeen& right, const float* A,
+                                                 const Emulated& e, char* workspace, const Place& place,
+                                                 const Segment& s, int chunks) {
   const Gemm& g = e.g;
   bool broken = right.sparse(e, workspace, place);
   // Of k-steps past the end of K there may be copies (RowCopies): so many may have been counted too many.
@@ -106,8 +108,9 @@ __device__ __forceinline__ bool too_few_elements(const Rows& a, const RightSeen&
       count[r] += __shfl_xor_sync(~0u, count[r], 2);
       count[r] = a.outside[r] || count[r] == 0 ? 0 : max(count[r] - copies, 1);
     }
-    const float* const first = A + batch_offset(g, g.a_batch, place.batch) + (place.m + threadIdx.x / 32 * 16) * e.a_row;
-    broken |= sparse_rows(count, first, e, s.end - s.begin == chunks && !copies);
+    const int row = place.m + threadIdx.x / 32 * 16;
+    broken |= sparse_rows(count, A + batch_offset(g, g.a_batch, place.batch) + row * e.a_row, e,
+                          s.end - s.begin == chunks && !copies);
   }
   return broken;
 }

@@ -2,18 +2,17 @@
 //
 // Idea: K cannot be shared among threads, so what keeps memory busy is not threads but a deep ring. Copying warps have
 //   64 KB of the large operand X under way for each SM; a computing warp has 32 rows of X and TM TN rows of the small
-//   operand Y. 1 x 4096 x 4096 takes 25.9 us on an H100, 56.6 by `specialised`, whose two computing warps wait for
-//   shared memory in each of 4096 k-steps.
+//   operand Y.
 // Words of the next STEP k-steps are read from shared memory while the ones before are multiplied: a lone warp on its
 //   scheduler waits for nothing but the chain, 4 cycles a k-step.
-// TN = 2: two lanes have two rows of X and TM of Y each, so that what a wavefront brings of Y is multiplied twice:
-//   16 x 4096 x 4096 takes 28.3 us so, 33.1 with one row of X a lane.
+// TN = 2: two lanes have two rows of X and TM of Y each, so that what a wavefront brings of Y is multiplied twice.
 // A copying warp has every fourth stage to itself. K's remainder is the first stage, behind zeros, so that a sum is a chain
 // over K and nothing else.
 // SWAPPED: X is op(A), columns of Y are columns of C. Otherwise X is op(B) transposed.
 
 #include "include/copy/ring.cuh"
 #include "include/epilogue/epilogue.cuh"
+#include "include/mma/fragment.cuh"
 #include "include/ptx/dependents.cuh"
 #include "include/scheduler/gemm.cuh"
 
@@ -165,14 +164,9 @@ ffma_chain(const float* __restrict__ A, const float* __restrict__ B, const float
       }
 #pragma unroll
       for (int s = 0; s < STEP; ++s)
-#pragma unroll
-        for (int i = 0; i < TM; ++i)
-#pragma unroll
-          for (int j = 0; j < TN; ++j) acc[i][j] = fmaf(x[f % 2][j][s], y[f % 2][i][s], acc[i][j]);
-#pragma unroll
-      for (int i = 0; i < TM; ++i)  // compilers would put all behind the wait
-#pragma unroll
-        for (int j = 0; j < TN; ++j) asm volatile("" : "+f"(acc[i][j]));
+        each_result([&](int i, int j) { acc[i][j] = fmaf(x[f % 2][j][s], y[f % 2][i][s], acc[i][j]); });
+      // PTXAS(13.0): it puts all FFMAs behind the wait; leave this out, peakgemm sass.
+      each_result([&](int i, int j) { asm volatile("" : "+f"(acc[i][j])); });
     }
     __syncwarp();
     if (lane == 0) mbarrier_arrive(read);
@@ -181,13 +175,10 @@ ffma_chain(const float* __restrict__ A, const float* __restrict__ B, const float
   previous_kernel_has_ended();
   float* const c = C + batch_offset(g, g.c_batch, batch);
   const float* const c0 = C0 + batch_offset(g, g.c0_batch, batch);
-#pragma unroll
-  for (int i = 0; i < TM; ++i)
-#pragma unroll
-    for (int j = 0; j < TN; ++j) {
-      const int row = first + row_of(j), column = down + i * TN;
-      if (row >= rows || column >= columns) continue;
-      const long long m = SWAPPED ? row : column, n = SWAPPED ? column : row;
-      c[m * g.ldc + n] = scaled(acc[i][j], g.alpha, g.beta, c0 + m * g.c0_row + n * g.c0_col);
-    }
+  each_result([&](int i, int j) {
+    const int row = first + row_of(j), column = down + i * TN;
+    if (row >= rows || column >= columns) return;
+    const long long m = SWAPPED ? row : column, n = SWAPPED ? column : row;
+    c[m * g.ldc + n] = scaled(acc[i][j], g.alpha, g.beta, c0 + m * g.c0_row + n * g.c0_col);
+  });
 }

@@ -1,9 +1,8 @@
 // Adds up the partial sums of the tiles whose K several blocks have shared.
 //
 // In the order of K, whichever block was first: the same bits every time, and no float atomics. A thread takes four
-// neighbours of a row, so that C is written by whole sectors. A block takes the same place of the thread tiles, as the
-// kernel that wrote them held them: with few tiles and many parts, as a deep K makes them, there are hundreds of blocks
-// where a thread takes one.
+// neighbours of a row, so that C is written by whole sectors, or one where there are few tiles and many parts. A block
+// takes the same place of the thread tiles, as the kernel that wrote them held them.
 
 #include "include/copy/edge.cuh"
 #include "include/epilogue/epilogue.cuh"

@@ -20,8 +20,8 @@
 #include "include/ptx/opaque.cuh"
 #include "include/scheduler/split_k.cuh"
 
-// Of the config, beside the tile, come what its properties say and why (ffma/specialised.py): UNROLL, COPY_LANES, EDGE_ROUNDS,
-// COPIES_VIA_L1, FEW_REGISTERS, LATE_PDL_WAIT, PREFETCH_L2, BARRIER_LOOKAHEAD, REDUCE_ACROSS_SLICES.
+// Of the config, beside the tile, come what its properties say and why (ffma/specialised.py): UNROLL, COPY_LANES,
+// EDGE_ROUNDS, COPIES_VIA_L1, FEW_REGISTERS, LATE_PDL_WAIT, PREFETCH_L2, BARRIER_LOOKAHEAD, REDUCE_ACROSS_SLICES.
 enum FfmaOrder { BY_ROWS, BY_ROWS_REVERSED, BY_COLUMNS };  // of problem.FfmaOrder
 constexpr int COPYING = PRODUCERS / COPY_GROUPS;           // threads of a group
 constexpr int COMPUTE = THREADS * SLICES;
@@ -32,15 +32,15 @@ using Stages = Ring<4 * STAGE>;
 // Tiles of K whose lines of L2 a block asks for ahead (prefetch.cuh).
 constexpr int LINES_AHEAD = AHEAD / MIN_BLOCKS / (lines_of(!TRANS_A, BM, BK) + lines_of(TRANS_B, BN, BK));
 constexpr int EARLY = LINES_AHEAD < 1 ? 1 : LINES_AHEAD < STAGES ? LINES_AHEAD : STAGES;
-// A block with one tile finds the places of its results while the kernel before still runs: half of the 200 instructions of
-// the end, which run but once, one after the other. 128 takes 1.61 us so, took 1.75, 256 2.93 and 3.10.
+// A block with one tile finds the places of its results while the kernel before still runs: half of the end's
+// instructions.
 constexpr bool ENDS_EARLY = REDUCE_ACROSS_SLICES && ONE_TILE;
 static_assert(COPY_LANES <= (UNROLL < 8 ? 8 : UNROLL), "of each unrolled k-step it is known how rows have changed places");
 static_assert(TM != 2 || REDUCE_ACROSS_SLICES, "others end by quads of rows");
 
 // The last PRODUCERS threads: copies of A and B to stages. `remainder`: k-steps of tile 0.
-__device__ __forceinline__ void produce(const float* A, const float* B, const Gemm& g, Stages ring, float* shared, int steps,
-                                        int items, int remainder) {
+__device__ __forceinline__ void produce(const float* A, const float* B, const Gemm& g, Stages ring, float* shared,
+                                        int steps, int items, int remainder) {
   const int copying = threadIdx.x - COMPUTE;
   const int thread = COPY_GROUPS > 1 ? copying % COPYING : copying, group = COPY_GROUPS > 1 ? copying / COPYING : 0;
   int ahead = group;  // stages from here to this group's next one
@@ -84,7 +84,7 @@ __device__ __forceinline__ void produce(const float* A, const float* B, const Ge
       wide = BK;
     }
     // Whole tiles by a loop of nothing else. The schedulers prefer who computes, so what a tile's copies take is
-    // instructions of a copying warp: 126 of them, 102 by such a loop, of which 48 copy, at 1023 (48.1 us, 46.6 so).
+    // instructions of a copying warp: 126 of them, 102 by such a loop, of which 48 copy, at 1023.
     if (!FEW_REGISTERS) {
 #pragma unroll 1
       for (; left > 0; left -= COPY_GROUPS) {
@@ -96,8 +96,8 @@ __device__ __forceinline__ void produce(const float* A, const float* B, const Ge
     }
     if (COPY_GROUPS > 1) ahead = -left;
   });
-  // Each slice reads one k-step ahead of its last tile, of which nothing is made. When whole tiles of zeros were copied for
-  // that, the slices waited for them, 700 to 2000 cycles (128 takes 3.07 us so, took 3.22; 127 3.24 and 3.73).
+  // Each slice reads one k-step ahead of its last tile, of which nothing is made. For whole tiles of zeros slices would
+  // wait.
   for (; ahead < SLICES && steps; ahead += COPY_GROUPS) {
     ring.wait_empty();
     for (int x = 4 * thread; x < BM + BN; x += 4 * COPYING)
@@ -109,8 +109,8 @@ __device__ __forceinline__ void produce(const float* A, const float* B, const Ge
 }
 
 // All other threads: products of stages, and the end of each tile.
-__device__ __forceinline__ void consume(const float* C0, float* C, float* partial, const Gemm& g, Stages ring, float* shared,
-                                        unsigned given, int steps, int items) {
+__device__ __forceinline__ void consume(const float* C0, float* C, float* partial, const Gemm& g, Stages ring,
+                                        float* shared, unsigned given, int steps, int items) {
   Ending ending = {};
   if constexpr (ENDS_EARLY) {
     Segment only;
@@ -138,7 +138,9 @@ __device__ __forceinline__ void consume(const float* C0, float* C, float* partia
     for (int i = 0; i < 4; ++i) to[i] = words[i ^ turned];
   };
   auto load_a = [&](int slot, int k) {
-    if constexpr (TM == 2) {  // half a quad, or the other half: asked of threadIdx, as a name more is other code for all
+    if constexpr (TM == 2) {  // half a quad, or the other half
+      // PTXAS(13.0): by threadIdx, as a variable of its own changes the code of all tiles; try `thread`,
+      // lab/compilers.py.
       const int turned = PanelA::turned(k), half = turned & 2 ? threadIdx.x & 2 ? -8 : 8 : 0;
       const float2 v = *reinterpret_cast<const float2*>(first_a + from_a + half + 4 * k * PanelA::PITCH);
       af[slot][turned & 1] = v.x, af[slot][1 - (turned & 1)] = v.y;
@@ -166,9 +168,9 @@ __device__ __forceinline__ void consume(const float* C0, float* C, float* partia
   }
   for_each_segment(g, steps, items, [&](const Segment& s, int item) {
     float acc[TM][TN] = {};
-    if (HANDED && s.begin > 0) take_over(acc, flags, sums, before(g, item), thread);
-    // CHUNKED: sums over UNROLL k-steps are added up among themselves, so that the error grows with K / UNROLL + UNROLL and
-    // not with K. Of 32 k-steps 512 has 0.60 of the error of one chain.
+    if (HANDED && s.begin > 0) load_carry(acc, flags, sums, before(g, item), thread);
+    // CHUNKED: sums over UNROLL k-steps are added up among themselves, so that the error grows with K / UNROLL + UNROLL
+    // and not with K. Of 32 k-steps 512 has 0.60 of the error of one chain.
     float sum[CHUNKED ? TM : 1][CHUNKED ? TN : 1] = {};
 #pragma unroll 1
     for (turn -= s.end - s.begin; turn < 0; turn += SLICES) {
@@ -197,22 +199,12 @@ __device__ __forceinline__ void consume(const float* C0, float* C, float* partia
           if constexpr (FFMA_ORDER == BY_COLUMNS) outer_product(acc, af[k % 2], bf[k % 2]);
           else outer_product_rows<FFMA_ORDER == BY_ROWS_REVERSED>(acc, af[k % 2], bf[k % 2]);
         }
-        if constexpr (CHUNKED) {
-#pragma unroll
-          for (int i = 0; i < TM; ++i)
-#pragma unroll
-            for (int j = 0; j < TN; ++j) sum[i][j] += acc[i][j], acc[i][j] = 0.f;
-        }
+        if constexpr (CHUNKED) each_result([&](int i, int j) { sum[i][j] += acc[i][j], acc[i][j] = 0.f; });
       }
       __syncwarp();
       if (threadIdx.x % 32 == 0) mbarrier_arrive(read);
     }
-    if constexpr (CHUNKED) {
-#pragma unroll
-      for (int i = 0; i < TM; ++i)
-#pragma unroll
-        for (int j = 0; j < TN; ++j) acc[i][j] = sum[i][j];
-    }
+    if constexpr (CHUNKED) each_result([&](int i, int j) { acc[i][j] = sum[i][j]; });
     if constexpr (REDUCE_ACROSS_SLICES) {
       SliceReduction<SLICES>::template store<ENDS_EARLY>(acc, staging, C0, C, partial, g, s, slice, thread, ending);
       if (!ONE_TILE) slices_meet();  // all have read
@@ -221,11 +213,11 @@ __device__ __forceinline__ void consume(const float* C0, float* C, float* partia
         slices_add_up(acc, exchange, slice);
         slices_meet();
       }
-      // Beside 128 x 256 results what the end of a tile wants is not held through the loop: for want of registers ptxas
-      // 13.2 and later load fragments of A right before their use then (4096 takes 1.5 % longer).
+      // PTXAS(13.2): for want of registers it loads fragments of A right before their use where what the end of a tile
+      // wants is held through the loop, 1.5 % at 4096; store by `thread`, lab/compilers.py.
       const int storing = FEW_REGISTERS ? opaque(thread) : thread;
       if (slice * OWNED < TM) store_tile(acc, C0, C, sums, g, s, storing, slice, staging);
-      if (HANDED && s.slot >= 0) hand_on(flags, s.slot);
+      if (HANDED && s.slot >= 0) store_carry(flags, s.slot);
     }
   });
 }

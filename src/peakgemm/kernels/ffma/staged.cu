@@ -15,7 +15,6 @@ template <bool K_INNER, int ROWS>
 struct Carrier {
   static constexpr int PITCH = ROWS + 4;
   static constexpr int COUNT = ROWS * BK / THREADS;
-  static_assert(ROWS * BK % THREADS == 0, "whole rounds");
   float held[COUNT];
 
   __device__ __forceinline__ void read(const float* operand, long long ld, int first, int total, int from) {

@@ -2,9 +2,9 @@
 //
 // Idea: beside 192 accumulators a thread has room for two k-steps of A and one of B, and for nothing else. So the copy
 //   engine brings both operands (one thread asks), that thread deals the tiles as well, and no fragment is held over
-//   the wait for a stage or over a tile's end: ptxas would spill there, or give accumulators another parity
-//   (tile_store_pairs.cuh). Two warps a scheduler hide what a stage's first loads take.
-// ptxas allocates all roles of the kernel together: where one of them lacks a register, the main loop loses 21 % of its
+//   the wait for a stage or over a tile's end. Two warps a scheduler hide what a stage's first loads take.
+// PTXAS(13.0): fragments held there are spilled, or give accumulators another parity (tile_store_pairs.cuh). It
+//   allocates all roles of the kernel together: where one of them lacks a register, the main loop loses 21 % of its
 //   speed. So copying threads stay below 24 registers and a tile's end below 240, by the thread's number read anew
 //   (opaque) instead of what follows from it held. lab/compilers.py shows the main loop of each release.
 // Both operands are read with K outermost and rows that begin at 16 bytes: any other is repacked by three warps that
@@ -19,18 +19,16 @@
 #include "include/mma/fragment.cuh"
 #include "include/ptx/bulk.cuh"
 #include "include/ptx/dependents.cuh"
-#include "include/ptx/mbarrier_poll.cuh"
 #include "include/ptx/tensor_copy.cuh"
 
 constexpr int STAGE = BK * (BM + BN);  // floats
-static_assert(THREADS == 256 && PRODUCERS == 128, "registers are dealt to whole warpgroups");
 
 // What the computing warps do next: `stages` of one tile of C, whose sums go to `slot` of the partial sums, or to C
 // (-1). No tile: the end. They may be STAGES tiles behind the thread that deals.
-struct Work {
+struct TileJob {
   int tile, stages, slot;
 };
-constexpr int WORKS = 2 * STAGES;
+constexpr int JOB_SLOTS = 2 * STAGES;
 
 struct Wide {
   Gemm g;
@@ -44,8 +42,8 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
   extern __shared__ __align__(128) float shared[];
   const Gemm& g = w.g;
   __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
-  __shared__ Work works[WORKS];
-  __shared__ int begins[WORKS];  // HANDED: its first k-step
+  __shared__ TileJob jobs[JOB_SLOTS];
+  __shared__ int begins[JOB_SLOTS];  // HANDED: its first k-step
   Ring<4 * STAGE> ring(barriers);
   ring.init(1, THREADS / 32);
   if (threadIdx.x < STAGES) fence_for_copies();
@@ -61,7 +59,7 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
     } else if (threadIdx.x == THREADS) {
       const unsigned stages = shared_address(shared);
       const int steps = (g.K + BK - 1) / BK, items = items_of(g);
-      int work = 0, there = 1;  // chunks of K that are
+      int job = 0, there = 1;  // chunks of K that are
 #pragma unroll 1
       for (int item = blockIdx.x; item < items; item += gridDim.x)
 #pragma unroll 1
@@ -73,9 +71,9 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
           for (int k = s.begin; k < s.end; ++k) {
             ring.wait_empty();
             if (k == s.begin) {
-              works[work] = {s.tile, s.end - s.begin, s.slot};
-              if (HANDED) begins[work] = s.begin;
-              if (++work == WORKS) work = 0;
+              jobs[job] = {s.tile, s.end - s.begin, s.slot};
+              if (HANDED) begins[job] = s.begin;
+              if (++job == JOB_SLOTS) job = 0;
             }
             if (w.repack.units)
               for (; there <= k * BK / CHUNK; ++there)
@@ -87,7 +85,7 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
           }
         }
       ring.wait_empty();
-      works[work] = {-1, 0, 0};
+      jobs[job] = {-1, 0, 0};
       mbarrier_arrive(ring.full());
     }
     return;
@@ -105,14 +103,14 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
   auto load_a = [&](int k, int i) { load(a[k % 2] + i, first_a + ring.at() + 4 * (k * BM + quad(i, 8))); };
   auto load_b = [&](int k, int j) { load(b + j, first_b + ring.at() + 4 * (k * BN + quad(j, 4))); };
 
-  for (int work = 0;; work = work + 1 == WORKS ? 0 : work + 1) {
+  for (int job = 0;; job = job + 1 == JOB_SLOTS ? 0 : job + 1) {
     mbarrier_poll(ring.full(), ring.parity);
-    const volatile Work& now = works[work];
+    const volatile TileJob& now = jobs[job];
     int left = now.stages;
     if (now.tile < 0) return;
     float acc[TM][TN] = {};
-    if (HANDED && static_cast<const volatile int*>(begins)[work] > 0)
-      take_over(acc, flags, workspace + w.repack.sums, blockIdx.x - 1, threadIdx.x);
+    if (HANDED && static_cast<const volatile int*>(begins)[job] > 0)
+      load_carry(acc, flags, workspace + w.repack.sums, blockIdx.x - 1, threadIdx.x);
 #pragma unroll 1
     for (; left > 0; --left) {
       mbarrier_poll(ring.full(), ring.parity);
@@ -131,9 +129,10 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
         }
       }
       __syncwarp();
-      // The arrival waits until the stage has been read: ptxas leaves it right behind the issue of the last loads, and the copy
-      // engine once overwrote what a slower warp had yet to read. Each quad of A and of B is in one of these sums, which
-      // stand in the address as 0. A sum and not the quad itself, which would be waited for before the FFMAs.
+      // PTXAS(13.0): it leaves the arrival right behind the issue of the last loads, and the copy engine once overwrote
+      // what a slower warp had yet to read; `peakgemm sass check --arrivals`. So the arrival waits for these sums,
+      // which each quad of A and of B is in and which stand in the address as 0: not for the quads, or the FFMAs would,
+      // too.
       unsigned read = 0;
 #pragma unroll
       for (int j = 0; j < TN; j += 4) read |= __float_as_uint(acc[j % TM][j]);
@@ -142,6 +141,6 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
     }
     store_tile_pairs(acc, C0, C, workspace + w.repack.sums, g, now.tile, now.slot, opaque(int(threadIdx.x)),
                      shared + STAGES * STAGE);
-    if (HANDED && now.slot >= 0) hand_on(flags, now.slot);
+    if (HANDED && now.slot >= 0) store_carry(flags, now.slot);
   }
 }

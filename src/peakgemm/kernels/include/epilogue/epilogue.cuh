@@ -17,7 +17,9 @@ __device__ __forceinline__ void scale(float (&v)[WORDS], float alpha, float beta
 }
 
 // One element in place.
-__device__ __forceinline__ void store(float* c, float acc, float alpha, float beta) { *c = scaled(acc, alpha, beta, c); }
+__device__ __forceinline__ void store(float* c, float acc, float alpha, float beta) {
+  *c = scaled(acc, alpha, beta, c);
+}
 
 // Four neighbours; the guarded compilation writes the first `valid` of them only.
 __device__ __forceinline__ void store4(float* c, const float* acc, int valid, float alpha, float beta) {

@@ -9,13 +9,9 @@ __device__ __forceinline__ void slices_add_up(float (&acc)[TM][TN], float* excha
   auto place = [&](int from, int i) {
     return exchange + ((from - (from > owner_of(i))) * TM + i) * TN * THREADS;
   };
-#pragma unroll
-  for (int i = 0; i < TM; ++i)
-    if (slice != owner_of(i)) {
-      float* const to = place(slice, i);
-#pragma unroll
-      for (int j = 0; j < TN; ++j) to[j * THREADS] = acc[i][j];
-    }
+  each_result([&](int i, int j) {
+    if (slice != owner_of(i)) place(slice, i)[j * THREADS] = acc[i][j];
+  });
   slices_meet();
 #pragma unroll
   for (int i = 0; i < TM; ++i)

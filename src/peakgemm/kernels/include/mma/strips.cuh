@@ -14,9 +14,9 @@ constexpr bool IN_PAIRS = STRIPS > 1 && (TIMES == 1 || (TIMES == 2 && STRIPS == 
 constexpr bool MEANWHILE = STRIPS == 1 && TIMES == 2;
 
 // Chunks all columns of which have one scale, and others, have a loop APIECE: no scale to be found or read in the first,
-// and less that is jumped over, which costs instructions that are waited for. 3 to 4 % of a product
-// (docs/notebook/16). Not where sums are carried over twice: ptxas then waits for products before others are asked
-// for.
+// and less that is jumped over, which costs instructions that are waited for (docs/notebook/16). PTXAS(13.0): not where
+// sums are carried over twice, of which it waits for products before others are asked for; make it !SPLIT_B, peakgemm
+// sass.
 constexpr bool APIECE = !SPLIT_B && TIMES != 2;
 
 // sum += scale_j part, of a strip's columns; `scales` from this thread's first column on. `alike`: they all have the scale
@@ -68,8 +68,8 @@ struct StripProducts {
 
 // IN_PAIRS: strips two by two.
 template <class Products, class Look, class Promote, class Pass, class Read>
-__device__ __forceinline__ void multiply_pairs(const Products& products, bool keep, Look look_at, Promote promote, Pass pass,
-                                               Read all_is_read) {
+__device__ __forceinline__ void multiply_pairs(const Products& products, bool keep, Look look_at, Promote promote,
+                                               Pass pass, Read all_is_read) {
   float part[2][STRIP_SUMS];  // of two strips corrections, and then all products
 #pragma unroll
   for (int strip = 0; strip < STRIPS; strip += 2) {
@@ -168,12 +168,12 @@ __device__ __forceinline__ void multiply_singly(const Products& products, Look l
   }
 }
 
-// A chunk's products: rows in registers, `a`, by B's planes in shared memory at `b`. look_at(sums, strip): where sums are to be
-// looked at (`keep`); promote(part, strip): adds them to the tile's; pass() when all is issued, all_is_read() when the operands
-// have been.
+// A chunk's products: rows in registers, `a`, by B's planes in shared memory at `b`. look_at(sums, strip): where sums
+// are to be looked at (`keep`); promote(part, strip): adds them to the tile's; pass() when all is issued, all_is_read()
+// when the operands have been.
 template <class Rows, class Look, class Promote, class Pass, class Read>
-__device__ __forceinline__ void multiply_strips(const Rows& a, unsigned b, bool keep, Look look_at, Promote promote, Pass pass,
-                                                Read all_is_read) {
+__device__ __forceinline__ void multiply_strips(const Rows& a, unsigned b, bool keep, Look look_at, Promote promote,
+                                                Pass pass, Read all_is_read) {
   const StripProducts<Rows> products = {a, matrix_descriptor(b)};
   wgmma_fence();
   if constexpr (IN_PAIRS) multiply_pairs(products, keep, look_at, promote, pass, all_is_read);

@@ -78,8 +78,8 @@ __device__ __forceinline__ void promote(float (&sum)[ACCUMULATORS], const float 
 
 // A chunk, by its two halves' descriptors and its scales. `pass` is called when all is issued, `read` when the operands
 // have been. What it leaves in `rest` is to be promoted, with its scales, by the next chunk while that one's corrections
-// are multiplied; here `rest`, `factors` and `last` are what the chunk before has left. Of the array that wgmma writes
-// ptxas could not tell that its values are there, and would wait.
+// are multiplied; here `rest`, `factors` and `last` are what the chunk before has left. PTXAS(13.0): of the array that
+// wgmma writes it cannot tell that its values are there, and waits; promote `high` instead of `rest`, peakgemm sass.
 constexpr bool LATER = !TWICE && !FOUR_TIMES;  // those promote all at once
 template <class Pass, class Read>
 __device__ __forceinline__ void add_chunk(float (&sum)[ACCUMULATORS], float (&rest)[ACCUMULATORS],

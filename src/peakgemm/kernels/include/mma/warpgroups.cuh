@@ -8,8 +8,8 @@ constexpr bool TWICE = ACCUMULATIONS == 2;       // products of first planes are
 constexpr bool FOUR_TIMES = ACCUMULATIONS == 4;  // or four times, each wgmma by itself
 static_assert((BM == ROWS || ALTERNATE) && BN <= ROWS, "64 or 128 rows, and one panel of B");
 
-// body(work, s) for each segment of a block's items of work, each of which touches two tiles at most. `work`: twice the item, and
-// which of the two.
+// body(work, s) for each segment of a block's items of work, each of which touches two tiles at most. `work`: twice the
+// item, and which of the two.
 template <class Body>
 __device__ __forceinline__ void for_each_work(const Gemm& g, int chunks, int items, Body body) {
   const int blocks = gridDim.x / CLUSTER;

@@ -7,7 +7,7 @@
 #endif
 
 // What block `item` computes. A block that has one tile whole (ONE_TILE without SPLIT_K) is not asked which range of its k-steps
-// it has: that costs it 1 %. A loop over more tiles than one costs small ones 3.4 us instead of 3.2 at 128.
+// it has, which costs 1 %; a loop over more tiles than one costs the smallest products 6 %.
 __device__ __forceinline__ bool work_of(const Gemm& g, int steps, int item, int half, Segment& s) {
   if constexpr (HANDED) return handed_segment(g, steps, item, half, s);
   if constexpr (!ONE_TILE || SPLIT_K) return segment_of(g, steps, item, half, s);

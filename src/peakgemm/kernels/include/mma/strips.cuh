@@ -5,19 +5,14 @@
 #include "include/split/streamed_stage.cuh"
 
 constexpr int STRIPS = BN / STRIP;
-constexpr int TIMES = FOUR_TIMES ? 4 : TWICE ? 2 : 1;  // that sums of first planes are carried over in a chunk
-
 // While a sum is scaled or promoted the tensor cores have something to multiply: IN_PAIRS, of the strip beside it, where
-// corrections become part of the sum as soon as they are scaled; MEANWHILE, where there is one strip and sums are carried
-// over twice, corrections.
-constexpr bool IN_PAIRS = STRIPS > 1 && (TIMES == 1 || (TIMES == 2 && STRIPS == 2));
-constexpr bool MEANWHILE = STRIPS == 1 && TIMES == 2;
+// corrections become part of the sum as soon as they are scaled; MEANWHILE, corrections (emulated/schemes.py).
 
 // Chunks all columns of which have one scale, and others, have a loop APIECE: no scale to be found or read in the first,
 // and less that is jumped over, which costs instructions that are waited for (docs/notebook/16). PTXAS(13.0): not where
 // sums are carried over twice, of which it waits for products before others are asked for; make it !SPLIT_B, peakgemm
 // sass.
-constexpr bool APIECE = !SPLIT_B && TIMES != 2;
+constexpr bool APIECE = !SPLIT_B && ACCUMULATIONS != 2;
 
 // sum += scale_j part, of a strip's columns; `scales` from this thread's first column on. `alike`: they all have the scale
 // `common`, as those of a panel often do (split.cu).
@@ -74,7 +69,7 @@ __device__ __forceinline__ void multiply_pairs(const Products& products, bool ke
 #pragma unroll
   for (int strip = 0; strip < STRIPS; strip += 2) {
     // Twice: the last k-steps by themselves first. What is left at the end is of some that a short chunk has, too.
-    if (TIMES == 2) {
+    if (ACCUMULATIONS == 2) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         products.template high<false>(part[i], strip + i, 3);
@@ -84,10 +79,10 @@ __device__ __forceinline__ void multiply_pairs(const Products& products, bool ke
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      if (TIMES == 2 || strip) {
+      if (ACCUMULATIONS == 2 || strip) {
         wgmma_wait<1>();
-        if (TIMES == 1) look_at(part[i], strip + i - 2);
-        promote(part[i], TIMES == 2 ? strip + i : strip + i - 2);
+        if (ACCUMULATIONS == 1) look_at(part[i], strip + i - 2);
+        promote(part[i], ACCUMULATIONS == 2 ? strip + i : strip + i - 2);
         wgmma_fence();
       }
       products.low(part[i], strip + i);
@@ -104,14 +99,14 @@ __device__ __forceinline__ void multiply_pairs(const Products& products, bool ke
       }
       wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < 4 / TIMES; ++k) products.template high<true>(sums, strip + i, k);
+      for (int k = 0; k < 4 / ACCUMULATIONS; ++k) products.template high<true>(sums, strip + i, k);
       wgmma_commit();
     }
   }
   pass();
   wgmma_wait<1>();
-  if (TIMES == 2) look_at(part[0], STRIPS - 2);
-  if (TIMES == 1 && keep) {  // one place to be jumped over, not two
+  if (ACCUMULATIONS == 2) look_at(part[0], STRIPS - 2);
+  if (ACCUMULATIONS == 1 && keep) {  // one place to be jumped over, not two
     wgmma_wait<0>();
 #pragma unroll 1
     for (int i = 0; i < 2; ++i) {
@@ -123,7 +118,7 @@ __device__ __forceinline__ void multiply_pairs(const Products& products, bool ke
   }
   promote(part[0], STRIPS - 2);
   wgmma_wait<0>();
-  if (TIMES == 2) look_at(part[1], STRIPS - 1);
+  if (ACCUMULATIONS == 2) look_at(part[1], STRIPS - 1);
   all_is_read();
   promote(part[1], STRIPS - 1);
 }
@@ -138,12 +133,12 @@ __device__ __forceinline__ void multiply_singly(const Products& products, Look l
     const bool last = strip + 1 == STRIPS;
     if (!MEANWHILE) products.low(low, strip);
 #pragma unroll
-    for (int part = 0; part < TIMES; ++part) {
-      const bool ends = part + 1 == TIMES;
+    for (int part = 0; part < ACCUMULATIONS; ++part) {
+      const bool ends = part + 1 == ACCUMULATIONS;
 #pragma unroll
-      for (int step = 0; step < 4 / TIMES; ++step) {
+      for (int step = 0; step < 4 / ACCUMULATIONS; ++step) {
         // Parts from the last one on: what is left at the end is of k-steps that a short chunk has, too.
-        const int k = TIMES == 1 ? step : 3 - part * (4 / TIMES) - step;
+        const int k = ACCUMULATIONS == 1 ? step : 3 - part * (4 / ACCUMULATIONS) - step;
         if (step) products.template high<true>(high, strip, k);
         else products.template high<false>(high, strip, k);
       }

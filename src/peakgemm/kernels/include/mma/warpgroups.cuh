@@ -3,7 +3,6 @@
 
 constexpr int GROUPS = 2;                        // warpgroups that multiply,
 constexpr int COMPUTE = 128 * GROUPS;            // their threads
-constexpr bool ALTERNATE = BM == 64;             // the warpgroups have the same rows, and every other chunk each
 constexpr bool TWICE = ACCUMULATIONS == 2;       // products of first planes are added up twice a chunk,
 constexpr bool FOUR_TIMES = ACCUMULATIONS == 4;  // or four times, each wgmma by itself
 static_assert((BM == ROWS || ALTERNATE) && BN <= ROWS, "64 or 128 rows, and one panel of B");

@@ -9,9 +9,8 @@ from enum import IntEnum
 from ...problem import Config, Problem
 from ..constraints import multiple, stored, warp_tile
 from ..registry import FLOAT, Kernel, default_of
-from ..widths import layouts_and_widths
 from . import tile_model
-from .tiled import cluster_split, reduces_across_slices, two_rows
+from .tiled import cluster_split, layouts, reduces_across_slices, two_rows
 
 PRODUCER_REGISTERS = 40
 _MOST_UNROLLED = 2560  # FFMAs of a thread
@@ -163,7 +162,7 @@ def ring_bytes(c: Config) -> int:
 def _specialisation(config: SpecialisedConfig, problem: Problem) -> dict[str, int]:
     """By how many blocks of a cluster, the launch says. Copies of rows of B word by word want many addresses: the
     registers of a copying thread are too few for four unrolled rounds of copies at an edge as well."""
-    layout = layouts_and_widths(problem)
+    layout = layouts(problem)
     by_words = config.registers > 0 and not layout["TRANS_B"] and layout["WIDTH_B"] == 1
     return {"CLUSTER": 1, "CLUSTER_SPLIT_K": int(cluster_split(config)),
             "SPLIT_K": int(config.one_tile and config.split > 1),

@@ -5,9 +5,7 @@
 // Where C is smaller than a tile there is no such place: then the copies are tested, and the stores as ever.
 #include "include/scheduler/gemm.cuh"
 
-#ifndef SHIFTED
-#define SHIFTED WIDTH_B  // columns begin at multiples of it, as copies of as many floats want; 0: tiles are not shifted
-#endif
+// SHIFTED: columns begin at multiples of it, as copies of as many floats want; 0: tiles are not shifted.
 __device__ __forceinline__ int first_row(const Gemm& g, Place place) {
   return SHIFTED ? min(place.m, max(g.M - BM, 0)) : place.m;
 }

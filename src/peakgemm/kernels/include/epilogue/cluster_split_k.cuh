@@ -8,9 +8,6 @@
 #include "include/ptx/bulk.cuh"
 #include "include/ptx/mbarrier.cuh"
 
-#ifndef CLUSTER_SPLIT_K
-#define CLUSTER_SPLIT_K 0
-#endif
 #if CLUSTER_SPLIT_K
 __device__ __forceinline__ int cluster_blocks() {
   int blocks;

@@ -35,9 +35,6 @@ __device__ __forceinline__ void stage_row(const float (&acc)[TM][TN], int i, uns
 
 // Groups of warps that share a tile (SLICES) end it together, each with whole quads of rows of every thread tile: 1 %
 // at 1023. Where there are not as many, the first ends it alone, or all threads do (slice_reduction.cuh).
-#ifndef SLICES
-#define SLICES 1
-#endif
 constexpr int OWNED = TM % (4 * SLICES) ? TM : TM / SLICES;  // rows of an owner
 __device__ constexpr int owner_of(int i) { return i / OWNED; }
 

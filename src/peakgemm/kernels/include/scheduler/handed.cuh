@@ -11,10 +11,6 @@
 #include "include/mma/fragment.cuh"
 #include "include/scheduler/gemm.cuh"
 
-#ifndef HANDED
-#define HANDED 0
-#endif
-
 // Work items of a launch: heads, then whole tiles, then ranges without their heads. A block has the same range in both.
 __device__ __forceinline__ int items_of(const Gemm& g) { return g.whole + (HANDED ? 2 : 1) * g.parts; }
 

@@ -2,10 +2,6 @@
 #include "include/epilogue/cluster_split_k.cuh"
 #include "include/scheduler/handed.cuh"
 
-#ifndef SPLIT_K
-#define SPLIT_K 0
-#endif
-
 // What block `item` computes. A block that has one tile whole (ONE_TILE without SPLIT_K) is not asked which range of its k-steps
 // it has, which costs 1 %; a loop over more tiles than one costs the smallest products 6 %.
 __device__ __forceinline__ bool work_of(const Gemm& g, int steps, int item, int half, Segment& s) {

@@ -35,7 +35,7 @@ struct Wide {
   Repack repack;
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS + PRODUCERS, MIN_BLOCKS)
+extern "C" __global__ void __launch_bounds__(THREADS + PRODUCERS, 1)
 ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float* C0, float* C,
           float* __restrict__ workspace, const __grid_constant__ Wide w, const __grid_constant__ TensorMap map_a,
           const __grid_constant__ TensorMap map_b) {

@@ -58,6 +58,13 @@ __device__ __forceinline__ void transpose(char* stage, int warp, int lane) {
   }
 }
 
+// The last parameters of the aligned compilation, which alone has operands that a map can describe.
+#if ALIGNED
+#define TENSOR_MAPS , const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b
+#else
+#define TENSOR_MAPS
+#endif
+
 extern "C" __global__ void __launch_bounds__(COMPUTE + PRODUCERS, MIN_BLOCKS)
 sgemm_15_warp_specialised(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C, int M, int N,
                   int K, long long lda, long long ldb, long long ldc, float alpha, float beta TENSOR_MAPS) {

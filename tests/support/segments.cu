@@ -19,7 +19,7 @@ extern "C" __global__ void segments(int* out, int most, int blocks, const __grid
 extern "C" __global__ void late(float* out, float* sums, unsigned* flags, int turns, int warps) {
   float acc[TM][TN];
   if (blockIdx.x == 1) {
-    take_over(acc, flags, sums, 0, threadIdx.x);
+    load_carry(acc, flags, sums, 0, threadIdx.x);
     for (int e = 0; e < TM * TN; ++e) out[e * THREADS + threadIdx.x] = acc[e / TN][e % TN];
     return;
   }
@@ -27,5 +27,5 @@ extern "C" __global__ void late(float* out, float* sums, unsigned* flags, int tu
   for (int i = 0; i < turns; ++i) v = fmaf(v, 0.5f, 1.f);
   if (threadIdx.x >= 32 * warps) return;
   for (int e = 0; e < TM * TN; ++e) sums[e * THREADS + threadIdx.x] = v + e * THREADS + threadIdx.x;
-  hand_on(flags, 0);
+  store_carry(flags, 0);
 }

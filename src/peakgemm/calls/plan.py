@@ -73,6 +73,7 @@ class Explanation:
         precision: as asked for; ``kernel`` and ``reason`` say what runs it.
         where: the GPU's name, or ``CPU: NumPy``.
         copied: operands that are copied first, since no kernel takes their strides.
+        macros: what the kernel is compiled with, as its family's config and the problem decide it.
     """
 
     product: str
@@ -85,6 +86,7 @@ class Explanation:
     precision: str
     where: str
     copied: tuple[str, ...] = ()
+    macros: tuple[tuple[str, int], ...] = ()
 
     def __str__(self) -> str:
         lines = [f"{self.product}, {self.precision}, on {self.where}",
@@ -94,6 +96,8 @@ class Explanation:
             lines.append(f"workspace: {self.workspace_bytes:,} bytes")
         if self.copied:
             lines.append(f"copied first, for their strides: {', '.join(self.copied)}")
+        if self.macros:
+            lines.append("compiled with: " + " ".join(f"{name}={value}" for name, value in self.macros))
         return "\n".join(lines)
 
 
@@ -163,7 +167,8 @@ class Plan:
                                self._request.precision, f"CPU: NumPy {np.__version__}")
         where = self._gpu.name + (", copied there and back" if self._index == HOST else "")
         return Explanation(product, chosen.kernel.name, chosen.config.label(), p.layout, chosen.source,
-                           chosen.reason, self.workspace_bytes, self._request.precision, where, self._copies)
+                           chosen.reason, self.workspace_bytes, self._request.precision, where, self._copies,
+                           tuple(sorted(chosen.kernel.recipe(chosen.config, p, self._gpu.arch).macros.items())))
 
     def __str__(self) -> str:
         return str(self.explain())

@@ -8,24 +8,19 @@
 //   swizzle, made for wgmma, also spreads the rows that ldmatrix reads over all banks.
 // A half tile for whose data the split is too coarse (guard.cuh) is computed with FFMAs instead.
 
-#include "include/scheduler/gemm.cuh"
-#include "include/ptx/opaque.cuh"
+#include "include/mma/ieee_tile.cuh"
 #include "include/ptx/cp_async.cuh"
 #include "include/ptx/dependents.cuh"
-#include "include/split/narrow.cuh"
-#include "include/split/split_panel.cuh"
 #include "include/ptx/mma.cuh"
+#include "include/ptx/opaque.cuh"
 #include "include/split/guard.cuh"
 #include "include/split/lost_bits.cuh"
-#include "include/epilogue/output.cuh"
-#include "include/mma/ieee_tile.cuh"
 
 constexpr int WARP_M = 64, WARP_N = 32;
 constexpr int ROW_TILES = WARP_M / 16, COLUMN_TILES = WARP_N / 8;
 constexpr int COMPUTE = BM / WARP_M * (BN / WARP_N) * 32;
 constexpr int STAGE = 2 * HALF;        // half a chunk of A, then of B
 constexpr int TAILS = STAGES / 2 + 1;  // chunks that STAGES halves in a row touch
-static_assert(BM == ROWS && BN == ROWS, "one panel of each operand a chunk");
 static_assert(BM == 2 * WARP_M && WARP_M == IEEE_ROWS, "a group of four warps has half a tile");
 static_assert(HALF % (16 * COMPUTE) == 0 && TAIL % 16 == 0 && TAIL <= 16 * COMPUTE, "whole rounds of copies");
 static_assert(STAGES >= 2 && STAGES * STAGE >= 2 * 4 * IEEE_FLOATS, "the ring is empty by then, so FFMAs use its place");

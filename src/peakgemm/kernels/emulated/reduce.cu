@@ -1,13 +1,11 @@
 // Adds up the partial sums of the tiles whose K several blocks have shared (product.cu), in the order of K: the same
 // bits whichever block was first. A thread has four neighbours in memory.
 
-#include "include/scheduler/gemm.cuh"
-#include "include/ptx/dependents.cuh"
-#include "include/split/narrow.cuh"
-#include "include/split/split_panel.cuh"
-#include "include/scheduler/shares.cuh"
-#include "include/epilogue/partial_sums.cuh"
 #include "include/epilogue/output.cuh"
+#include "include/epilogue/partial_sums.cuh"
+#include "include/ptx/dependents.cuh"
+#include "include/scheduler/shares.cuh"
+#include "include/split/split_panel.cuh"
 
 constexpr int ADDERS = 256;
 constexpr int BLOCKS = BM * BN / (4 * ADDERS);  // of a tile

@@ -78,6 +78,28 @@ class TensorConfig(Config):
     accumulations: int = 1   # how often a chunk's products are added up in FP32
     trans_c: bool = False    # C^T is computed
 
+    def macros(self) -> dict[str, int]:
+        """The fields, and what follows from them: each property below by its name in capitals."""
+        return Config.macros(self) | {name.upper(): int(getattr(self, name))
+                                      for name in ("alternate", "in_pairs", "meanwhile")}
+
+    @property
+    def alternate(self) -> bool:
+        """Whether both warpgroups have the same rows, and every other chunk each: to the tensor cores that is the same,
+        and twice as many SMs have a tile."""
+        return self.bm == 64
+
+    @property
+    def in_pairs(self) -> bool:
+        """Whether, while sums of 64 columns are scaled or promoted, the tensor cores multiply the 64 beside them: where
+        there are two such strips, and registers for the sums of both."""
+        return self.bn == 128 and self.accumulations <= 2
+
+    @property
+    def meanwhile(self) -> bool:
+        """Whether they multiply corrections meanwhile: of one strip, whose sums are added up twice a chunk."""
+        return self.bn == 64 and self.accumulations == 2
+
 
 @cache
 def default(scheme: Scheme) -> TensorConfig:

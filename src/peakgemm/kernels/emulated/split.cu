@@ -8,10 +8,8 @@
 //   nothing beside them, word by word, a warp beside itself, and dealt out through shared memory.
 // The guard's facts (exponents, infinities, elements too small to split) are counted on the way.
 
-#include "include/scheduler/gemm.cuh"
-#include "include/ptx/dependents.cuh"
-#include "include/split/narrow.cuh"
 #include "include/copy/prefetch.cuh"
+#include "include/ptx/dependents.cuh"
 #include "include/split/split_panel.cuh"
 
 constexpr int SPLITTERS = 256;
@@ -54,15 +52,12 @@ constexpr float LARGE = 3.4028234663852886e38f;  // FP32's largest number
 
 __device__ __forceinline__ int exponent_of(unsigned magnitude) { return max(static_cast<int>(magnitude >> 23), 1) - 127; }
 
+// This thread's pieces of a panel: their elements, rows and places along K. `image`: where they may be staged.
 template <bool K_INNER, int WIDTH>
-__device__ __forceinline__ void split_panel(const float* operand, long long row_step, long long col_step, int first,
-                                            int rows, int k, int depth, int spread, char* image, uint2* halves,
-                                            char* to) {
+__device__ __forceinline__ void read_panel(float (&v)[EACH][PIECE], int (&row)[EACH], int (&piece)[EACH],
+                                           const float* operand, long long row_step, long long col_step, int first,
+                                           int rows, int k, int depth, char* image) {
   const int thread = threadIdx.x;
-  float v[EACH][PIECE];
-  int row[EACH], piece[EACH];
-  unsigned top[EACH], count[EACH];
-  float least[EACH];
   // Reading up to three elements before a piece and after it needs other elements there.
   const bool shifted = K_INNER && WIDTH == 1 && k + CHUNK <= depth && (k > 0 || first > 0) &&
                        (first + ROWS < rows || k + CHUNK + 4 <= depth);
@@ -97,6 +92,18 @@ __device__ __forceinline__ void split_panel(const float* operand, long long row_
             *reinterpret_cast<const float4*>(staged + row[e] * CHUNK + piece[e] * PIECE + i);
     __syncthreads();
   }
+}
+
+template <bool K_INNER, int WIDTH>
+__device__ __forceinline__ void split_panel(const float* operand, long long row_step, long long col_step, int first,
+                                            int rows, int k, int depth, int spread, char* image, uint2* halves,
+                                            char* to) {
+  const int thread = threadIdx.x;
+  float v[EACH][PIECE];
+  int row[EACH], piece[EACH];
+  unsigned top[EACH], count[EACH];
+  float least[EACH];
+  read_panel<K_INNER, WIDTH>(v, row, piece, operand, row_step, col_step, first, rows, k, depth, image);
   // Of each piece the largest magnitude (of NaN more than infinity), and the smallest one that is not zero.
   bool zeros = false;
 #pragma unroll

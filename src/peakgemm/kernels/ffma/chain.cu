@@ -2,19 +2,18 @@
 //
 // Idea: K cannot be shared among threads, so what keeps memory busy is not threads but a deep ring. Copying warps have
 //   64 KB of the large operand X under way for each SM; a computing warp has 32 rows of X and TM TN rows of the small
-//   operand Y. 1 x 4096 x 4096 takes 25.9 us on an H100, 56.6 by `specialised`, whose two computing warps wait for
-//   shared memory in each of 4096 k-steps.
+//   operand Y.
 // Words of the next STEP k-steps are read from shared memory while the ones before are multiplied: a lone warp on its
 //   scheduler waits for nothing but the chain, 4 cycles a k-step.
-// TN = 2: two lanes have two rows of X and TM of Y each, so that what a wavefront brings of Y is multiplied twice:
-//   16 x 4096 x 4096 takes 28.3 us so, 33.1 with one row of X a lane.
+// TN = 2: two lanes have two rows of X and TM of Y each, so that what a wavefront brings of Y is multiplied twice.
 // A copying warp has every fourth stage to itself. K's remainder is the first stage, behind zeros, so that a sum is a chain
 // over K and nothing else.
 // SWAPPED: X is op(A), columns of Y are columns of C. Otherwise X is op(B) transposed.
 
-#include "include/ptx/cp_async.cuh"
+#include "include/copy/ring.cuh"
+#include "include/epilogue/epilogue.cuh"
+#include "include/mma/fragment.cuh"
 #include "include/ptx/dependents.cuh"
-#include "include/ptx/mbarrier.cuh"
 #include "include/scheduler/gemm.cuh"
 
 constexpr bool X_ALONG_K = SWAPPED ? !TRANS_A : TRANS_B;
@@ -79,11 +78,8 @@ ffma_chain(const float* __restrict__ A, const float* __restrict__ B, const float
            const __grid_constant__ Gemm g) {
   extern __shared__ __align__(16) float shared[];
   __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
-  const unsigned full = shared_address(barriers), empty = full + 8 * STAGES;
-  if (threadIdx.x < STAGES) {
-    mbarrier_init(full + 8 * threadIdx.x, 32);
-    mbarrier_init(empty + 8 * threadIdx.x, THREADS / 32);
-  }
+  Ring<4 * STAGE> ring(barriers);
+  ring.init(32, THREADS / 32);
   __syncthreads();
   next_kernel_may_start();
 
@@ -91,12 +87,6 @@ ffma_chain(const float* __restrict__ A, const float* __restrict__ B, const float
   const int batch = over(blockIdx.x, g.matrix), first = (blockIdx.x - batch * ((rows + BN - 1) / BN)) * BN;
   const int steps = (g.K + BK - 1) / BK, remainder = g.K - (steps - 1) * BK;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  unsigned at = 0, barrier = full, parity = 0;  // of the stage in turn
-  auto step = [&](int stages) {
-    at += stages * 4 * STAGE;
-    barrier += stages * 8;
-    if (barrier >= empty) at -= STAGES * 4 * STAGE, barrier -= STAGES * 8, parity ^= 1;
-  };
 
   if (warp >= THREADS / 32) {
     const int mine = warp - THREADS / 32, from = remainder + (mine - 1) * BK;
@@ -105,16 +95,16 @@ ffma_chain(const float* __restrict__ A, const float* __restrict__ B, const float
     SlabX x(SWAPPED ? a : b, SWAPPED ? g.lda : g.ldb, first, rows, from, lane);
     SlabY y(SWAPPED ? b : a, SWAPPED ? g.ldb : g.lda, 0, columns, from, lane);
     previous_kernel_has_ended();
-    step(mine);
+    ring.step(mine);
 #pragma unroll 1
     for (int t = mine; t < steps; t += COPYING) {
-      mbarrier_wait(barrier + 8 * STAGES, parity ^ 1);  // it has been read
+      ring.wait_empty();
       const int none = t ? 0 : BK - remainder;
-      const unsigned to = shared_address(shared) + at;
+      const unsigned to = shared_address(shared) + ring.at();
       x.copy(to, none);
       y.copy(to + 4 * SlabX::FLOATS, none);
-      mbarrier_arrive_after_copies(barrier);
-      step(COPYING);
+      mbarrier_arrive_after_copies(ring.full());
+      ring.step(COPYING);
     }
     copies_wait_all();
     return;
@@ -151,37 +141,32 @@ ffma_chain(const float* __restrict__ A, const float* __restrict__ B, const float
     }
   };
   if (steps) {
-    mbarrier_wait(barrier, parity);
+    ring.wait_full();
     load(0, from_x, from_y, 0);
   }
 #pragma unroll 1
   for (int left = steps; left > 0; --left) {
-    const unsigned read = barrier + 8 * STAGES;
-    const char *at_x = from_x + at, *at_y = from_y + at;
+    const unsigned read = ring.empty();
+    const char *at_x = from_x + ring.at(), *at_y = from_y + ring.at();
     bool there = true;
 #pragma unroll
     for (int f = 0; f < FRAGMENTS_A_STAGE; ++f) {
       if (f + 1 < FRAGMENTS_A_STAGE) {
         load((f + 1) % 2, at_x, at_y, (f + 1) * STEP);
         if (f + 2 == FRAGMENTS_A_STAGE) {  // the next stage, asked for before it is needed; or this one once more
-          step(left > 1);
-          there = mbarrier_is_complete(barrier, parity);
+          ring.step(left > 1);
+          there = mbarrier_is_complete(ring.full(), ring.parity);
         }
       } else {
-        if (!there) mbarrier_wait(barrier, parity);
-        at_x = from_x + at, at_y = from_y + at;
+        if (!there) ring.wait_full();
+        at_x = from_x + ring.at(), at_y = from_y + ring.at();
         load(0, at_x, at_y, 0);
       }
 #pragma unroll
       for (int s = 0; s < STEP; ++s)
-#pragma unroll
-        for (int i = 0; i < TM; ++i)
-#pragma unroll
-          for (int j = 0; j < TN; ++j) acc[i][j] = fmaf(x[f % 2][j][s], y[f % 2][i][s], acc[i][j]);
-#pragma unroll
-      for (int i = 0; i < TM; ++i)  // compilers would put all behind the wait
-#pragma unroll
-        for (int j = 0; j < TN; ++j) asm volatile("" : "+f"(acc[i][j]));
+        each_result([&](int i, int j) { acc[i][j] = fmaf(x[f % 2][j][s], y[f % 2][i][s], acc[i][j]); });
+      // PTXAS(13.0): it puts all FFMAs behind the wait; leave this out, peakgemm sass.
+      each_result([&](int i, int j) { asm volatile("" : "+f"(acc[i][j])); });
     }
     __syncwarp();
     if (lane == 0) mbarrier_arrive(read);
@@ -190,14 +175,10 @@ ffma_chain(const float* __restrict__ A, const float* __restrict__ B, const float
   previous_kernel_has_ended();
   float* const c = C + batch_offset(g, g.c_batch, batch);
   const float* const c0 = C0 + batch_offset(g, g.c0_batch, batch);
-#pragma unroll
-  for (int i = 0; i < TM; ++i)
-#pragma unroll
-    for (int j = 0; j < TN; ++j) {
-      const int row = first + row_of(j), column = down + i * TN;
-      if (row >= rows || column >= columns) continue;
-      const long long m = SWAPPED ? row : column, n = SWAPPED ? column : row;
-      const float v = g.alpha * acc[i][j];
-      c[m * g.ldc + n] = g.beta == 0.f ? v : fmaf(g.beta, c0[m * g.c0_row + n * g.c0_col], v);
-    }
+  each_result([&](int i, int j) {
+    const int row = first + row_of(j), column = down + i * TN;
+    if (row >= rows || column >= columns) return;
+    const long long m = SWAPPED ? row : column, n = SWAPPED ? column : row;
+    c[m * g.ldc + n] = scaled(acc[i][j], g.alpha, g.beta, c0 + m * g.c0_row + n * g.c0_col);
+  });
 }

@@ -1,11 +1,8 @@
 // Before a product that repacks its operands while it runs (include/copy/repack.cuh): counters and flags at zero, and the first
 // chunk of K, which the product would have to wait for. A warp repacks a unit.
 
-#include "include/scheduler/gemm.cuh"
-#include "include/ptx/cp_async.cuh"
-#include "include/ptx/dependents.cuh"
-#include "include/ptx/opaque.cuh"
 #include "include/copy/repack.cuh"
+#include "include/ptx/dependents.cuh"
 
 struct Chunk {
   Gemm g;

@@ -1,17 +1,16 @@
 // Adds up the partial sums of the tiles whose K several blocks have shared.
 //
 // In the order of K, whichever block was first: the same bits every time, and no float atomics. A thread takes four
-// neighbours of a row, so that C is written by whole sectors. A block takes the same place of the thread tiles, as the
-// kernel that wrote them held them: with few tiles and many parts, as a deep K makes them, there are hundreds of blocks
-// where a thread takes one.
+// neighbours of a row, so that C is written by whole sectors, or one where there are few tiles and many parts. A block
+// takes the same place of the thread tiles, as the kernel that wrote them held them.
 
-#include "include/scheduler/gemm.cuh"
-#include "include/ptx/dependents.cuh"
-#include "include/scheduler/shares.cuh"
+#include "include/copy/edge.cuh"
+#include "include/epilogue/epilogue.cuh"
 #include "include/epilogue/partial_sums.cuh"
 #include "include/mma/fragment.cuh"
 #include "include/mma/warp_tile.cuh"
-#include "include/copy/edge.cuh"
+#include "include/ptx/dependents.cuh"
+#include "include/scheduler/shares.cuh"
 
 template <int WORDS>
 __device__ __forceinline__ void add_up(const float* C0, float* C, const float* partial, const Gemm& g) {
@@ -37,11 +36,8 @@ __device__ __forceinline__ void add_up(const float* C0, float* C, const float* p
 
   const float* const c0 = C0 + batch_offset(g, g.c0_batch, place.batch) + m * g.c0_row + n * g.c0_col;
   float* const c = C + batch_offset(g, g.c_batch, place.batch) + m * g.ldc + n;
-#pragma unroll
-  for (int w = 0; w < WORDS; ++w) {
-    sum.of[w] *= g.alpha;
-    if (g.beta != 0.f && between(place.n, n + w, g.N)) sum.of[w] = fmaf(g.beta, c0[w * g.c0_col], sum.of[w]);
-  }
+  scale(sum.of, g.alpha, g.beta, [&](int w) { return between(place.n, n + w, g.N); },
+        [&](int w) { return c0 + w * g.c0_col; });
   if (WORDS == 4 && n >= place.n && n + WORDS <= g.N && reinterpret_cast<unsigned long long>(c) % 16 == 0) {
     *reinterpret_cast<Sums<WORDS>*>(c) = sum;
   } else {

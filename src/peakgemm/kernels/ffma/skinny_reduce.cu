@@ -5,6 +5,7 @@
 
 #include "include/ptx/dependents.cuh"
 #include "include/scheduler/gemm.cuh"
+#include "include/epilogue/epilogue.cuh"
 #include "include/epilogue/partial_sums.cuh"
 
 constexpr int BLOCK = 256;
@@ -33,8 +34,7 @@ ffma_skinny_reduce(const float* __restrict__ A, const float* __restrict__ B, con
   const int row = (tile - batch * down) * BM + (SWAPPED ? e % BM : e / BN), s = SWAPPED ? e / BM : e % BN;
   if (row >= rows || s >= columns) return;
   const long long m = SWAPPED ? s : row, n = SWAPPED ? row : s;
-  float v = g.alpha * sum.of[0];
-  if (g.beta != 0.f)
-    v = fmaf(g.beta, C0[batch_offset(g, g.c0_batch, batch) + m * g.c0_row + n * g.c0_col], v);
-  C[batch_offset(g, g.c_batch, batch) + m * g.ldc + n] = v;
+  const float* const c0 = C0 + batch_offset(g, g.c0_batch, batch);
+  C[batch_offset(g, g.c_batch, batch) + m * g.ldc + n] =
+      scaled(sum.of[0], g.alpha, g.beta, c0 + m * g.c0_row + n * g.c0_col);
 }

@@ -9,11 +9,14 @@ from enum import IntEnum
 from ...problem import Config, Problem
 from ..constraints import multiple, stored, warp_tile
 from ..registry import FLOAT, Kernel, default_of
-from ..widths import layouts_and_widths
 from . import tile_model
-from .tiled import cluster_split, reduces_across_slices, two_rows
+from .tiled import cluster_split, layouts, reduces_across_slices, two_rows
 
 PRODUCER_REGISTERS = 40
+_MOST_UNROLLED = 2560  # FFMAs of a thread
+# The properties of a configuration that are macros.
+_TRAITS = ("unroll", "few_registers", "late_pdl_wait", "prefetch_l2", "copies_via_l1", "reduce_across_slices",
+           "barrier_lookahead")
 
 
 class FfmaOrder(IntEnum):
@@ -46,7 +49,68 @@ class SpecialisedConfig(Config):
     a_first: bool = False  # A's fragments are loaded before B's, which moves register allocation, too
     chunked: bool = False
     one_tile: bool = False
-    copy_groups: int = 1  # groups of copying warps that take the tiles of K in turn
+    # Groups of copying warps that take the tiles of K in turn: fewer warps, which issue more copies each behind the
+    # warps that compute, keep more tiles under way.
+    copy_groups: int = 1
+
+    def macros(self) -> dict[str, int]:
+        """The fields, and what follows from them: each property below by its name in capitals."""
+        return Config.macros(self) | {name.upper(): int(getattr(self, name)) for name in _TRAITS}
+
+    @property
+    def unroll(self) -> int:
+        """The k-steps that the main loop unrolls, of those that a stage holds: 40 KB of code at most."""
+        steps = self.bk
+        while steps > 2 and self.tm * self.tn * steps > _MOST_UNROLLED:
+            steps //= 2
+        return steps
+
+    @property
+    def few_registers(self) -> bool:
+        """Whether the tile's results leave no register to spare: copies of whole tiles have no loop of their own
+        then, and nothing that the epilogue reads is held through the main loop."""
+        return self.bm * self.bn >= 128 * 256
+
+    @property
+    def late_pdl_wait(self) -> bool:
+        """Whether a block waits for the kernel before it only once it has its addresses: 0.3 us of 4 at 128.
+        ptxas makes other code of larger tiles then, which lost up to 3 %."""
+        return self.bm * self.bn <= 64 * 128
+
+    @property
+    def prefetch_l2(self) -> bool:
+        """Whether a block asks for its first tiles of K to be in L2 while it waits for the kernel before
+        (include/copy/prefetch.cuh): 128 takes 2.78 us so, 2.98 without. Of tiles of persistent blocks 128 x 64 alone
+        gains; others lose 1 %."""
+        return self.late_pdl_wait and (self.one_tile or (self.bm, self.bn) == (128, 64))
+
+    @property
+    def copies_via_l1(self) -> bool:
+        """Whether copies of 16 bytes go by way of L1, where rows lie across its lines: of tiles by 16 columns and
+        2 x 4 results a thread, and of 64 x 128 by two slices. Others gain nothing, or lose up to 3 %."""
+        return (self.tm == 2 and self.bn == 16) or (self.slices, self.bm, self.bn) == (2, 64, 128)
+
+    @property
+    def reduce_across_slices(self) -> bool:
+        """Whether all threads of a block add up and store its tile (include/epilogue/slice_reduction.cuh)."""
+        return reduces_across_slices(self)
+
+    @property
+    def barrier_lookahead(self) -> int:
+        """The k-steps by which a warp tests the barrier of the next stage ahead, to wait only where it was not full: a
+        scheduler has one warp or two. 4096 x 32 x 4096 takes 15 % longer without. Four slices have a tile of K each,
+        and no next one."""
+        return min(2, self.unroll // 2) if self.reduce_across_slices and self.slices == 2 else 0
+
+    def copy_lanes(self, trans_a: bool, trans_b: bool) -> int:
+        """The lanes of a warp that copy neighbours along K, of operands with K contiguous (include/copy/panel.cuh).
+
+        Small tiles copy much, and so do those that transpose a row for each 32 results; others lose more by the
+        addresses of 16 or 32 lanes than they gain.
+        """
+        transposed = (not trans_a) * self.bm + trans_b * self.bn
+        few = self.bm * self.bn <= 64 * 64 if self.bk == 32 else self.bk == 16 and 32 * transposed >= self.bm * self.bn
+        return 8 if not few else 32 if self.tm * self.tn <= 16 and self.bk == 32 else 16
 
 
 def _constraints(c: SpecialisedConfig) -> Iterator[str]:
@@ -95,10 +159,15 @@ def ring_bytes(c: Config) -> int:
     return (stages + c.threads * c.slices * (c.tn + 1) + (c.slices - 1) * c.bm * c.bn) * FLOAT
 
 
-def _specialisation(config: Config, problem: Problem) -> dict[str, int]:
-    """By how many blocks of a cluster, the launch says."""
+def _specialisation(config: SpecialisedConfig, problem: Problem) -> dict[str, int]:
+    """By how many blocks of a cluster, the launch says. Copies of rows of B word by word want many addresses: the
+    registers of a copying thread are too few for four unrolled rounds of copies at an edge as well."""
+    layout = layouts(problem)
+    by_words = config.registers > 0 and not layout["TRANS_B"] and layout["WIDTH_B"] == 1
     return {"CLUSTER": 1, "CLUSTER_SPLIT_K": int(cluster_split(config)),
-            "SPLIT_K": int(config.one_tile and config.split > 1)} | layouts_and_widths(problem)
+            "SPLIT_K": int(config.one_tile and config.split > 1),
+            "COPY_LANES": config.copy_lanes(problem.trans_a, problem.trans_b), "EDGE_ROUNDS_A": 2 if by_words else 4,
+            "EDGE_ROUNDS_B": 1 if by_words else 4} | layout
 
 
 SPECIALISED = Kernel(

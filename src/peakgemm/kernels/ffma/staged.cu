@@ -5,21 +5,16 @@
 //   dimension is contiguous, zeros for what is outside. K's remainder is the first tile, behind zeros, so that a sum is
 //   a chain over K and nothing else.
 
-#include "include/scheduler/gemm.cuh"
-#include "include/ptx/cp_async.cuh"
-#include "include/ptx/dependents.cuh"
-#include "include/mma/fragment.cuh"
-#include "include/mma/warp_tile.cuh"
-#include "include/mma/outer_product.cuh"
 #include "include/copy/edge.cuh"
 #include "include/epilogue/tile_store.cuh"
+#include "include/mma/outer_product.cuh"
+#include "include/ptx/dependents.cuh"
 
 // One operand, ROWS (M or N) by K: THREADS threads carry a tile of it, element by element.
 template <bool K_INNER, int ROWS>
 struct Carrier {
   static constexpr int PITCH = ROWS + 4;
   static constexpr int COUNT = ROWS * BK / THREADS;
-  static_assert(ROWS * BK % THREADS == 0, "whole rounds");
   float held[COUNT];
 
   __device__ __forceinline__ void read(const float* operand, long long ld, int first, int total, int from) {

@@ -50,7 +50,7 @@ def recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recip
 
     Registers are dealt by setmaxnreg.
     """
-    macros = config.macros() | ({"HANDED": 1} if config.handed else {})
+    macros = {"SLICES": config.slices, "HANDED": int(config.handed)} | config.macros()
     return Recipe(kernel.source, kernel.entry, architecture(arch).target(own=config.registers > 0),
                   macros | kernel.family.specialisation(config, problem), kernel.path.name, kernel.bare_loop)
 
@@ -168,5 +168,11 @@ def estimated(configurations: Callable[[Problem, Machine], Iterable[Config]],
     return candidates
 
 
-TILED = Family(recipe, reduce_recipe, launches, schedule, lambda config, problem: layouts_and_widths(problem),
+def layouts(problem: Problem) -> dict[str, int]:
+    """The macros of layouts. Tiles at the edge of C begin at columns where copies of as many floats as others' may."""
+    macros = layouts_and_widths(problem)
+    return macros | {"SHIFTED": macros["WIDTH_B"]}
+
+
+TILED = Family(recipe, reduce_recipe, launches, schedule, lambda config, problem: layouts(problem),
                one_chain=one_chain, without_workspace=without_workspace, numbers="tiled", tiled=True)

@@ -2,9 +2,9 @@
 //
 // Idea: beside 192 accumulators a thread has room for two k-steps of A and one of B, and for nothing else. So the copy
 //   engine brings both operands (one thread asks), that thread deals the tiles as well, and no fragment is held over
-//   the wait for a stage or over a tile's end: ptxas would spill there, or give accumulators another parity
-//   (tile_store_pairs.cuh). Two warps a scheduler hide what a stage's first loads take.
-// ptxas allocates all roles of the kernel together: where one of them lacks a register, the main loop loses 21 % of its
+//   the wait for a stage or over a tile's end. Two warps a scheduler hide what a stage's first loads take.
+// PTXAS(13.0): fragments held there are spilled, or give accumulators another parity (tile_store_pairs.cuh). It
+//   allocates all roles of the kernel together: where one of them lacks a register, the main loop loses 21 % of its
 //   speed. So copying threads stay below 24 registers and a tile's end below 240, by the thread's number read anew
 //   (opaque) instead of what follows from it held. lab/compilers.py shows the main loop of each release.
 // Both operands are read with K outermost and rows that begin at 16 bytes: any other is repacked by three warps that
@@ -12,59 +12,43 @@
 //   4096 NT took 2.6 % longer, 8192 NT 1.1 %.
 // On sm_90a the register file is dealt anew: 24 registers for a copying thread, 240 for a computing one, which is all.
 
-#include "include/scheduler/gemm.cuh"
 #include "include/scheduler/handed.cuh"
-#include "include/ptx/cp_async.cuh"
-#include "include/ptx/dependents.cuh"
-#include "include/ptx/mbarrier.cuh"
-#include "include/ptx/mbarrier_poll.cuh"
-#include "include/ptx/opaque.cuh"
-#include "include/ptx/bulk.cuh"
-#include "include/ptx/tensor_copy.cuh"
-#include "include/mma/fragment.cuh"
-#include "include/mma/warp_tile.cuh"
-#include "include/epilogue/tile_store_pairs.cuh"
 #include "include/copy/repack.cuh"
+#include "include/copy/ring.cuh"
+#include "include/epilogue/tile_store_pairs.cuh"
+#include "include/mma/fragment.cuh"
+#include "include/ptx/bulk.cuh"
+#include "include/ptx/dependents.cuh"
+#include "include/ptx/tensor_copy.cuh"
 
 constexpr int STAGE = BK * (BM + BN);  // floats
-static_assert(THREADS == 256 && PRODUCERS == 128, "registers are dealt to whole warpgroups");
 
 // What the computing warps do next: `stages` of one tile of C, whose sums go to `slot` of the partial sums, or to C
 // (-1). No tile: the end. They may be STAGES tiles behind the thread that deals.
-struct Work {
+struct TileJob {
   int tile, stages, slot;
 };
-constexpr int WORKS = 2 * STAGES;
+constexpr int JOB_SLOTS = 2 * STAGES;
 
 struct Wide {
   Gemm g;
   Repack repack;
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS + PRODUCERS, MIN_BLOCKS)
+extern "C" __global__ void __launch_bounds__(THREADS + PRODUCERS, 1)
 ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float* C0, float* C,
           float* __restrict__ workspace, const __grid_constant__ Wide w, const __grid_constant__ TensorMap map_a,
           const __grid_constant__ TensorMap map_b) {
   extern __shared__ __align__(128) float shared[];
   const Gemm& g = w.g;
   __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
-  __shared__ Work works[WORKS];
-  __shared__ int begins[WORKS];  // HANDED: its first k-step
-  const unsigned full = shared_address(barriers), empty = full + 8 * STAGES;
-  if (threadIdx.x < STAGES) {
-    mbarrier_init(full + 8 * threadIdx.x, 1);
-    mbarrier_init(empty + 8 * threadIdx.x, THREADS / 32);
-    fence_for_copies();
-  }
+  __shared__ TileJob jobs[JOB_SLOTS];
+  __shared__ int begins[JOB_SLOTS];  // HANDED: its first k-step
+  Ring<4 * STAGE> ring(barriers);
+  ring.init(1, THREADS / 32);
+  if (threadIdx.x < STAGES) fence_for_copies();
   __syncthreads();
   previous_kernel_has_ended();
-
-  unsigned at = 0, barrier = full, parity = 0;  // of the stage in turn
-  auto step = [&] {
-    at += 4 * STAGE;
-    barrier += 8;
-    if (barrier == empty) at = 0, barrier = full, parity ^= 1;
-  };
 
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   if (warp >= THREADS / 32) {
@@ -75,7 +59,7 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
     } else if (threadIdx.x == THREADS) {
       const unsigned stages = shared_address(shared);
       const int steps = (g.K + BK - 1) / BK, items = items_of(g);
-      int work = 0, there = 1;  // chunks of K that are
+      int job = 0, there = 1;  // chunks of K that are
 #pragma unroll 1
       for (int item = blockIdx.x; item < items; item += gridDim.x)
 #pragma unroll 1
@@ -85,24 +69,24 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
           const Place place = place_of(g, s.tile);
 #pragma unroll 1
           for (int k = s.begin; k < s.end; ++k) {
-            mbarrier_wait(barrier + 8 * STAGES, parity ^ 1);
+            ring.wait_empty();
             if (k == s.begin) {
-              works[work] = {s.tile, s.end - s.begin, s.slot};
-              if (HANDED) begins[work] = s.begin;
-              if (++work == WORKS) work = 0;
+              jobs[job] = {s.tile, s.end - s.begin, s.slot};
+              if (HANDED) begins[job] = s.begin;
+              if (++job == JOB_SLOTS) job = 0;
             }
             if (w.repack.units)
               for (; there <= k * BK / CHUNK; ++there)
                 wait_for_units(reinterpret_cast<const unsigned*>(workspace) + 1 + there, w.repack.units);
-            bulk_expect(barrier, 4 * STAGE);
-            tensor_load(stages + at, map_a, k * BK, place.m, barrier);
-            tensor_load(stages + at + 4 * BK * BM, map_b, k * BK, place.n, barrier);
-            step();
+            bulk_expect(ring.full(), 4 * STAGE);
+            tensor_load(stages + ring.at(), map_a, k * BK, place.m, ring.full());
+            tensor_load(stages + ring.at() + 4 * BK * BM, map_b, k * BK, place.n, ring.full());
+            ring.step();
           }
         }
-      mbarrier_wait(barrier + 8 * STAGES, parity ^ 1);
-      works[work] = {-1, 0, 0};
-      mbarrier_arrive(barrier);
+      ring.wait_empty();
+      jobs[job] = {-1, 0, 0};
+      mbarrier_arrive(ring.full());
     }
     return;
   }
@@ -116,20 +100,20 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3]) : "r"(from) : "memory");
   };
-  auto load_a = [&](int k, int i) { load(a[k % 2] + i, first_a + at + 4 * (k * BM + quad(i, 8))); };
-  auto load_b = [&](int k, int j) { load(b + j, first_b + at + 4 * (k * BN + quad(j, 4))); };
+  auto load_a = [&](int k, int i) { load(a[k % 2] + i, first_a + ring.at() + 4 * (k * BM + quad(i, 8))); };
+  auto load_b = [&](int k, int j) { load(b + j, first_b + ring.at() + 4 * (k * BN + quad(j, 4))); };
 
-  for (int work = 0;; work = work + 1 == WORKS ? 0 : work + 1) {
-    mbarrier_poll(barrier, parity);
-    const volatile Work& now = works[work];
+  for (int job = 0;; job = job + 1 == JOB_SLOTS ? 0 : job + 1) {
+    mbarrier_poll(ring.full(), ring.parity);
+    const volatile TileJob& now = jobs[job];
     int left = now.stages;
     if (now.tile < 0) return;
     float acc[TM][TN] = {};
-    if (HANDED && static_cast<const volatile int*>(begins)[work] > 0)
-      take_over(acc, flags, workspace + w.repack.sums, blockIdx.x - 1, threadIdx.x);
+    if (HANDED && static_cast<const volatile int*>(begins)[job] > 0)
+      load_carry(acc, flags, workspace + w.repack.sums, blockIdx.x - 1, threadIdx.x);
 #pragma unroll 1
     for (; left > 0; --left) {
-      mbarrier_poll(barrier, parity);
+      mbarrier_poll(ring.full(), ring.parity);
 #pragma unroll
       for (int i = 0; i < TM; i += 4) load_a(0, i);
 #pragma unroll
@@ -145,17 +129,18 @@ ffma_wide(const float* __restrict__ A, const float* __restrict__ B, const float*
         }
       }
       __syncwarp();
-      // The arrival waits until the stage has been read: ptxas leaves it right behind the issue of the last loads, and the copy
-      // engine once overwrote what a slower warp had yet to read. Each quad of A and of B is in one of these sums, which
-      // stand in the address as 0. A sum and not the quad itself, which would be waited for before the FFMAs.
+      // PTXAS(13.0): it leaves the arrival right behind the issue of the last loads, and the copy engine once overwrote
+      // what a slower warp had yet to read; `peakgemm sass check --arrivals`. So the arrival waits for these sums,
+      // which each quad of A and of B is in and which stand in the address as 0: not for the quads, or the FFMAs would,
+      // too.
       unsigned read = 0;
 #pragma unroll
       for (int j = 0; j < TN; j += 4) read |= __float_as_uint(acc[j % TM][j]);
-      if (threadIdx.x % 32 == 0) mbarrier_arrive(barrier + 8 * STAGES + (read & w.repack.none));
-      step();
+      if (threadIdx.x % 32 == 0) mbarrier_arrive(ring.empty() + (read & w.repack.none));
+      ring.step();
     }
     store_tile_pairs(acc, C0, C, workspace + w.repack.sums, g, now.tile, now.slot, opaque(int(threadIdx.x)),
                      shared + STAGES * STAGE);
-    if (HANDED && now.slot >= 0) hand_on(flags, now.slot);
+    if (HANDED && now.slot >= 0) store_carry(flags, now.slot);
   }
 }

@@ -19,8 +19,6 @@ from .repack import CHUNK, UNIT_BYTES, Repack, repacked
 from .repack import constraints as repackable
 from .specialised import SPECIALISED
 
-_MACROS = {"ALIGNED": 0, "MIN_BLOCKS": 1}  # what headers ask that are shared with kernels that vary in it
-
 
 @dataclass(frozen=True, slots=True)
 class WideConfig(Config):
@@ -131,7 +129,7 @@ WIDE = Kernel(
     folder="ffma", tunes=frozenset({"stages", "raster", "split", "handed"}), bare_loop=True,
     # Zeros come behind the last k-step where K fills no whole stage. They would turn a sum of -0, as of products that
     # underflow, into +0. Without a workspace a kernel runs that has other tiles.
-    family=replace(tile_model.FAMILY, schedule=schedule, specialisation=lambda config, problem: _MACROS,
+    family=replace(tile_model.FAMILY, schedule=schedule, specialisation=lambda config, problem: {},
                    refuses=refuses, one_chain=lambda config, problem: problem.k % config.bk == 0, numbers="wide",
                    candidates=lambda kernel, problem, machine, ready: _compared(kernel, problem, machine, _ways),
                    chains=lambda kernel, problem, machine: _compared(kernel, problem, machine, tile_model.one_slice),

@@ -16,15 +16,14 @@
 //   in rung 14.
 // Measured: 50.23 TFLOPS at 4096 on an H100, 0.972 of cuBLAS, 0.98 times rung 14.
 
-#include "include/scheduler/tile.cuh"
+#include "include/copy/panel.cuh"
 #include "include/epilogue/epilogue.cuh"
-#include "include/ptx/cp_async.cuh"
-#include "include/ptx/mbarrier.cuh"
-#include "include/ptx/bulk.cuh"
-#include "include/ptx/tensor_copy.cuh"
 #include "include/mma/fragment.cuh"
 #include "include/mma/warp_tile.cuh"
-#include "include/copy/panel.cuh"
+#include "include/ptx/bulk.cuh"
+#include "include/ptx/mbarrier.cuh"
+#include "include/ptx/tensor_copy.cuh"
+#include "include/scheduler/tile.cuh"
 
 // What the computing warps read, k outermost: rows of BM + 4 floats, and of BN.
 using PanelA = Panel<true, 1, BM>;
@@ -58,6 +57,13 @@ __device__ __forceinline__ void transpose(char* stage, int warp, int lane) {
     }
   }
 }
+
+// The last parameters of the aligned compilation, which alone has operands that a map can describe.
+#if ALIGNED
+#define TENSOR_MAPS , const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b
+#else
+#define TENSOR_MAPS
+#endif
 
 extern "C" __global__ void __launch_bounds__(COMPUTE + PRODUCERS, MIN_BLOCKS)
 sgemm_15_warp_specialised(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C, int M, int N,

@@ -4,21 +4,22 @@
 // K_INNER: k is contiguous in memory (A as "N", B as "T"). Four-byte copies transpose on the way in, LANES of them beside
 // each other along k. Eight leave four rows for a warp, which a pitch of 4 modulo 32 sends to 32 banks; but each copy then
 // touches four lines of memory: 512 bytes take an SM 29 cycles so, and 17.6 along a line. With 16 or 32 lanes the rows of
-// every eight k-steps change places within their quad, so that banks differ, and who reads puts them back (turned): 256
-// takes 3.50 us by 32 lanes, 3.74 by eight, 512 NT 9.2 and 10.7. It takes an address for each row, though, where eight
-// lanes need one for each four copies: large tiles, which copy little, lose up to 8 % (docs/notebook/03).
+// every eight k-steps change places within their quad, so that banks differ, and who reads puts them back (turned). It
+// takes an address for each row, though, where eight lanes need one for each four copies: large tiles, which copy
+// little, lose up to 8 % (docs/notebook/03).
 // Otherwise rows are contiguous: copies of WIDTH floats, 16 bytes where addresses and the number of rows allow.
 //
 // Where C is smaller than a tile (edge.cuh), zeros are written for what is outside and nothing is read there.
+#include "include/ptx/cp_async.cuh"
+
 template <bool K_INNER, int WIDTH, int ROWS, int EDGE_ROUNDS = 4, int COPYING = PRODUCERS, bool FIRST_UNROLLED = false,
           int LANES = 8, bool L1 = false>
 struct Panel {
   static constexpr bool VIA_L1 = L1;  // copies of sixteen bytes
   static constexpr int PITCH = K_INNER ? ROWS + 4 : ROWS;
   static constexpr int FLOATS = BK * PITCH;  // of one stage
-  // Straight copies: chunks of a row of shared memory, how many lie beside each other in one round of copies
-  // (the largest power of two that divides them), rounds beside each other, whose addresses are free: of words, a warp
-  // copies whole rows (0.5 % at 2047); of 16 bytes the warps share a row (with one each, 2048 takes 5 % longer).
+  // Straight copies: chunks of a row of shared memory, and how many lie beside each other in one round of copies, the
+  // largest power of two that divides them: of words, a warp copies whole rows; of 16 bytes the warps share a row.
   static constexpr int CHUNKS = ROWS / WIDTH, EVEN = CHUNKS & -CHUNKS, MOST = WIDTH == 1 ? 32 : COPYING;
   static constexpr int BESIDE = K_INNER ? LANES : EVEN < MOST ? EVEN : MOST;
   static constexpr int BELOW = COPYING / BESIDE;  // rows (K_INNER) or k-steps that a round of copies covers
@@ -74,14 +75,9 @@ struct Panel {
     else rounds<EDGE>(at, steps);
   }
 
-  // The first tile, of which there are `steps` k-steps, the last ones; and on to the next.
-  __device__ __forceinline__ void copy_first(unsigned at, int steps) {
-    copy(at, true, steps);
-    advance();
-  }
-
-  // A whole tile that lies inside, and on to the next. A row's address is the one before and `far`, by an addition that
-  // compilers cannot see through: they would find some of them from the first one, by more instructions.
+  // A whole tile that lies inside, and on to the next. PTXAS(13.0): a row's address is the one before and `far`, by an
+  // addition that it cannot see through: it would find some of them from the first one, by more instructions; write
+  // `from += far`.
   __device__ __forceinline__ void copy_whole(unsigned at) {
     if (idle()) return;
     const float* from = next;
@@ -95,10 +91,9 @@ struct Panel {
   }
 
   // INSIDE tests nothing, EDGE the rows alone. As a loop of single rounds EDGE took 10 % longer, hence EDGE_ROUNDS;
-  // wholly unrolled it crowds the registers of a kernel of large tiles (1.07 modelled cycles an FFMA become 1.58), as do
-  // chunks of one to three floats and an unrolled remainder of K, which comes once a tile; but small tiles have few rounds
-  // and little time (FIRST_UNROLLED; with the shifted tiles of edge.cuh 127 takes 3.05 us, 3.10 without either). One path for
-  // all, with the tests, slows copies of single words: 5 % at 4096 where both operands have K contiguous.
+  // wholly unrolled it crowds the registers of a kernel of large tiles, as do chunks of one to three floats and an
+  // unrolled remainder of K, which comes once a tile; but small tiles have few rounds and little time (FIRST_UNROLLED).
+  // One path for all, with the tests, slows copies of single words: 5 % at 4096 where both operands have K contiguous.
   enum Where { INSIDE, EDGE, FIRST_TILE, LAST_TILE };
 
   template <Where WHERE>

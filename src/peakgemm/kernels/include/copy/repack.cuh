@@ -4,14 +4,18 @@
 //
 // Units are dealt by a counter, not by a block's number: each unit that somebody waits for is some running warp's, however
 // few blocks the GPU runs at once. A chunk, 64 k-steps of both operands, has a counter of its units that are done. Beside
-// warps that multiply there are few slots to issue in, so that instructions count: words come by cp.async, a unit ahead,
-// and leave by 16 bytes (8191 19.94 ms before, 19.50 so).
+// warps that multiply there are few slots to issue in: words come by cp.async, a unit ahead, and leave by 16 bytes.
+#include "include/ptx/cp_async.cuh"
+#include "include/ptx/opaque.cuh"
+#include "include/scheduler/gemm.cuh"
+
 constexpr int UNIT = 32, CHUNK = 64;             // columns, k-steps
 constexpr int COLUMN = CHUNK + 4, ROW = UNIT;    // words from column to column where K is contiguous, else from row to row
 constexpr int UNIT_WORDS = UNIT * COLUMN;
 
-// What is repacked (kernels/ffma/repack.py): counters at the start of the workspace, zero at first, one that deals units and one a
-// chunk; then A and B, each where it is repacked at all; then flags of accumulators handed on, zero at first, too; then partial sums.
+// What is repacked (kernels/ffma/repack.py): in the workspace counters, one that deals units and one a chunk; A and B,
+// each where it is repacked at all; flags of accumulators handed on; partial sums. Counters and flags are zero at
+// first.
 struct Repack {
   long long a, b, sums;      // where they begin, in floats
   Divisor each;              // by units of a chunk
@@ -52,7 +56,7 @@ __device__ __forceinline__ void wait_for_units(const unsigned* done, unsigned un
   asm volatile("fence.proxy.async;" ::: "memory");
 }
 
-// As copy4_if(true, ...), of which ptxas makes other code: with the same main loop, but not measured.
+// PTXAS(13.0): of copy4_if(true, ...) it makes other code, with the same main loop, but not measured.
 __device__ __forceinline__ void copy4(unsigned to, const float* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }

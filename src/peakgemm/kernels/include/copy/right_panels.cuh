@@ -1,4 +1,7 @@
 // B of a kernel that splits A itself: here from the panels that a split pass has written.
+#include "include/ptx/bulk.cuh"
+#include "include/split/rows_in_registers.cuh"
+
 constexpr int RIGHT_ARRIVALS = 1;  // at a stage's barrier, beside its bytes
 static_assert(PRODUCERS == COPIERS, "one warpgroup copies");
 
@@ -48,7 +51,8 @@ struct RightSeen {
     return summary.x <= APART_HIGHEST && summary.y >= APART_LOWEST;
   }
 
-  // Whether all columns of its panel have one scale, and that: by -shift_to_top, written out (else ptxas makes other code).
+  // Whether all columns of its panel have one scale, and that. PTXAS(13.0): -shift_to_top(...) is other code; not
+  // measured.
   __device__ __forceinline__ static bool one_scale(const int4& summary) { return summary.w & ONE_SCALE; }
   __device__ __forceinline__ static float scale(const int4& summary) {
     return power_of_two(max(min(summary.x - TOP, 126), -126));

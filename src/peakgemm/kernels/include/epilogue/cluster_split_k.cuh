@@ -1,13 +1,13 @@
 // Blocks of a cluster (sm_90) that have one part each of a small tile's K: each gives the others the sums that they store,
-// and adds up and stores a band of the tile's rows. No second kernel, no partial sums in memory: 32 x 32 x 1024 takes 1.58
-// us so, 2.73 with those (docs/notebook/05). How many they are, 2, 4, 8 or 16, the launch says; they are compiled once.
+// and adds up and stores a band of the tile's rows. No second kernel, no partial sums in memory (docs/notebook/05). How
+// many they are, 2, 4, 8 or 16, the launch says; they are compiled once.
 //
 // What is given is counted by a barrier in the receiver's shared memory. A barrier of the cluster would wait until all that
-// a thread has stored can be seen by the whole GPU (MEMBAR.ALL.GPU in SASS), 740 to 1430 cycles: 32 x 32 x 2048 takes 2.05 us
-// so, 2.39 by one. Nobody ends before its sums are there, so that nothing is given to who has ended.
-#ifndef CLUSTER_SPLIT_K
-#define CLUSTER_SPLIT_K 0
-#endif
+// a thread has stored can be seen by the whole GPU (MEMBAR.ALL.GPU in SASS), 740 to 1430 cycles. Nobody ends before its
+// sums are there, so that nothing is given to who has ended.
+#include "include/ptx/bulk.cuh"
+#include "include/ptx/mbarrier.cuh"
+
 #if CLUSTER_SPLIT_K
 __device__ __forceinline__ int cluster_blocks() {
   int blocks;

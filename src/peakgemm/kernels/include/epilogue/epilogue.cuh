@@ -1,9 +1,27 @@
-// C = alpha acc + beta C for one element. beta = 0 never reads C, so NaN there cannot leak.
-__device__ __forceinline__ void store(float* c, float acc, float alpha, float beta) {
-  *c = beta == 0.f ? alpha * acc : fmaf(beta, *c, alpha * acc);
+// C = alpha sum + beta C0. beta = 0 never reads C0, so NaN there cannot leak.
+__device__ __forceinline__ float scaled(float sum, float alpha, float beta, const float* c0) {
+  const float v = alpha * sum;
+  return beta == 0.f ? v : fmaf(beta, *c0, v);
 }
 
-// The same for four neighbours; the guarded compilation writes the first `valid` of them only.
+// Of WORDS sums at once, whose loads overlap: to those that are `wanted(w)`, *c0(w) is added.
+template <int WORDS, class Wanted, class Address>
+__device__ __forceinline__ void scale(float (&v)[WORDS], float alpha, float beta, Wanted wanted, Address c0) {
+#pragma unroll
+  for (int w = 0; w < WORDS; ++w) v[w] *= alpha;
+  if (beta != 0.f) {
+#pragma unroll
+    for (int w = 0; w < WORDS; ++w)
+      if (wanted(w)) v[w] = fmaf(beta, *c0(w), v[w]);
+  }
+}
+
+// One element in place.
+__device__ __forceinline__ void store(float* c, float acc, float alpha, float beta) {
+  *c = scaled(acc, alpha, beta, c);
+}
+
+// Four neighbours; the guarded compilation writes the first `valid` of them only.
 __device__ __forceinline__ void store4(float* c, const float* acc, int valid, float alpha, float beta) {
 #if ALIGNED
   float4 v = {alpha * acc[0], alpha * acc[1], alpha * acc[2], alpha * acc[3]};

@@ -1,3 +1,7 @@
+// Where the sums of an emulated tile go.
+#include "include/epilogue/epilogue.cuh"
+#include "include/scheduler/gemm.cuh"
+
 // Eight rows of 64 results in shared memory, rows so far apart that four of them have banks of their own.
 constexpr int STAGED_PITCH = 72;
 
@@ -39,8 +43,7 @@ struct Output {
   }
 
   __device__ __forceinline__ float scaled(int row, int column, float sum) const {
-    const float v = alpha * sum;
-    return beta != 0.f ? fmaf(beta, c0[row * c0_row + column * c0_col], v) : v;
+    return ::scaled(sum, alpha, beta, c0 + row * c0_row + column * c0_col);
   }
 
   __device__ __forceinline__ float* at(int row, int column) const {
@@ -62,8 +65,8 @@ struct Output {
     }
   }
 
-  // What a warp has staged: from there on, whole lines. Little code, on purpose: with a store for each of a thread's 64
-  // sums, where jumps past its tests each missed the instruction cache, a tile took 3 to 4 us more.
+  // What a warp has staged: from there on, whole lines. Little code, on purpose: of a store for each of a thread's 64
+  // sums, jumps past its tests each miss the instruction cache.
   __device__ __forceinline__ void store_rows(const float* staged, int row, int column, int lane) const {
     if (TRANS_C && plain) {  // two lanes have a column's eight rows, a whole sector
       // All is read before the first is stored: the compiler takes what is stored for what may be read next.
@@ -80,8 +83,7 @@ struct Output {
       return;
     }
     if (beta == 0.f) {
-      // Rows that start anywhere, or end at the edge: words, with two tests each. By the general case below 2047 took
-      // 8 us more.
+      // Rows that start anywhere, or end at the edge: words, with two tests each.
       const int first = TRANS_C ? lane % 8 : 0, beside = TRANS_C ? lane / 8 : lane;
       const float* const from = staged + first * STAGED_PITCH + beside;
       const int down = rows - row - first, right = columns - column - beside;

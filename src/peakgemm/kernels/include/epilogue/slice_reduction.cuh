@@ -1,12 +1,18 @@
 // The end of a small tile that SLICES groups of warps share, thread tiles being 2 x 4 or 4 x 4: all give their sums,
 // then all threads add up, scale and store some of them.
 //
-// What a thread loads and stores there does not wait for each other. When the slices added up first and then one of them staged
-// its rows one after the other (tile_store.cuh), that took 1570 cycles of 3930 from the end of the kernel before to the last
-// store at 128, and takes 410 so (docs/notebook/06).
+// What a thread loads and stores there does not wait for each other: 410 cycles at 128 instead of 1570, by slices that
+// add up and then one of them storing rows one after the other (tile_store.cuh; docs/notebook/06).
 //
 // Sum e of thread t lies at e * SUM_PITCH + warp * WARP_PITCH + lane: lanes write neighbours, and 32 neighbouring results of
 // one or two rows of C lie in 32 banks.
+#include "include/copy/edge.cuh"
+#include "include/epilogue/cluster_split_k.cuh"
+#include "include/epilogue/epilogue.cuh"
+#include "include/mma/fragment.cuh"
+#include "include/mma/warp_tile.cuh"
+#include "include/ptx/cp_async.cuh"
+
 constexpr int WARP_PITCH = 40, SUM_PITCH = THREADS / 32 * WARP_PITCH + 2, SLICE_PITCH = TM * TN * SUM_PITCH;
 
 __device__ __forceinline__ void slices_meet() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS * SLICES) : "memory"); }
@@ -37,7 +43,7 @@ struct Ending {
 #endif
 };
 
-// GROUPS is SLICES, in a template so that tiles that end otherwise need not divide evenly.
+// GROUPS is SLICES, in a template: tiles that end otherwise need not divide evenly.
 template <int GROUPS>
 struct SliceReduction {
   // Rows of a round, rounds.
@@ -107,10 +113,7 @@ struct SliceReduction {
                                                float* partial, const Gemm& g, const Segment& s, int slice, int thread,
                                                const Ending& early) {
     float* const mine = sums + thread / 32 * WARP_PITCH + thread % 32;
-#pragma unroll
-    for (int i = 0; i < TM; ++i)
-#pragma unroll
-      for (int j = 0; j < TN; ++j) mine[slice * SLICE_PITCH + (i * TN + j) * SUM_PITCH] = acc[i][j];
+    each_result([&](int i, int j) { mine[slice * SLICE_PITCH + (i * TN + j) * SUM_PITCH] = acc[i][j]; });
     slices_meet();
     if (s.slot >= 0) {  // partial sums lie as threads hold them
       constexpr int PART = TM * TN / SLICES;
@@ -127,13 +130,8 @@ struct SliceReduction {
 #pragma unroll
     for (int i = 0; i < EACH; ++i) v[i] = added_up(sums + e.from + place_of_sum(i * DOWN, 0));
 #endif
-#pragma unroll
-    for (int i = 0; i < MINE; ++i) v[i] *= g.alpha;
-    if (g.beta != 0.f) {
-#pragma unroll
-      for (int i = 0; i < MINE; ++i)
-        if (e.stored >> i & 1) v[i] = fmaf(g.beta, C0[e.c0 + i * DOWN * g.c0_row], v[i]);
-    }
+    scale(v, g.alpha, g.beta, [&](int i) { return e.stored >> i & 1; },
+          [&](int i) { return C0 + e.c0 + i * DOWN * g.c0_row; });
     float* c = C + e.c;
 #pragma unroll
     for (int i = 0; i < MINE; ++i, c += DOWN * g.ldc)

@@ -2,21 +2,23 @@
 //
 // A warp passes its rows through shared memory, eight at a time, so that lanes write neighbouring columns:
 // from the registers themselves a store would touch 32 sectors for 32 words, 16 thousand cycles of L2 writes
-// for a tile of 128 x 256. The accumulators leave one word at a time, by an instruction that the compiler cannot
-// merge with its neighbours: pairs and quads would pin the parity of their registers, and with it the
-// register banks of every FFMA (1.06 modelled cycles an FFMA against 1.07 to 1.5 with pairs).
+// for a tile of 128 x 256.
 //
-// What is live here beside the accumulators decides how the whole kernel's registers are allocated: with 16 words and
-// their addresses under way at once the main loop has 1.4 to 1.7 modelled cycles an FFMA, with four 1.07. And what
-// is unrolled here is executed once a tile, and missing from the instruction cache then. Hence a loop with few words.
+// PTXAS(13.0): the accumulators leave one word at a time, by an instruction that it cannot merge with its neighbours:
+// pairs and quads would pin the parity of their registers, and with it the register banks of every FFMA. What is live
+// here beside the accumulators decides how the whole kernel's registers are allocated: of 16 words under way at once
+// the main loop has 1.4 to 1.7 modelled cycles an FFMA, of four 1.07. Hence a loop with few words; lab/compilers.py.
+#include "include/copy/edge.cuh"
+#include "include/epilogue/epilogue.cuh"
+#include "include/epilogue/store_partial.cuh"
+#include "include/mma/warp_tile.cuh"
+#include "include/ptx/cp_async.cuh"
+#include "include/ptx/store_shared.cuh"
+
 constexpr int STAGED_COLUMNS = 4 * TN;
 constexpr int STAGED_LANE = TN + 1;  // words of one lane: its columns
 constexpr int STAGED_PITCH = 4 * STAGED_LANE;
 constexpr int STAGED = 8 * STAGED_PITCH;  // floats of one warp
-
-__device__ __forceinline__ void store_shared(unsigned to, float value) {
-  asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(value) : "memory");
-}
 
 // Row i of a thread's results to shared memory, by branches: predicated stores of every row would take issue slots.
 template <int FIRST, int COUNT>
@@ -33,9 +35,6 @@ __device__ __forceinline__ void stage_row(const float (&acc)[TM][TN], int i, uns
 
 // Groups of warps that share a tile (SLICES) end it together, each with whole quads of rows of every thread tile: 1 %
 // at 1023. Where there are not as many, the first ends it alone, or all threads do (slice_reduction.cuh).
-#ifndef SLICES
-#define SLICES 1
-#endif
 constexpr int OWNED = TM % (4 * SLICES) ? TM : TM / SLICES;  // rows of an owner
 __device__ constexpr int owner_of(int i) { return i / OWNED; }
 
@@ -72,16 +71,13 @@ __device__ __forceinline__ void store_rows(int first, int count, Stage stage, co
 #pragma unroll
       for (int w = 0; w < WORDS; ++w) {
         const int down = (begin + w) / ACROSS * DOWN, right = (begin + w) % ACROSS * 32;
-        v[w] = g.alpha * from[down * STAGED_PITCH + right / 4];
+        v[w] = from[down * STAGED_PITCH + right / 4];
         inside[w] = between(place.m, m + 4 * down, g.M) && between(place.n, n + right, g.N);
       }
-      if (g.beta != 0.f) {
-#pragma unroll
-        for (int w = 0; w < WORDS; ++w) {
-          const int down = (begin + w) / ACROSS * DOWN, right = (begin + w) % ACROSS * 32;
-          if (inside[w]) v[w] = fmaf(g.beta, c0[(m + 4 * down) * g.c0_row + (n + right) * g.c0_col], v[w]);
-        }
-      }
+      scale(v, g.alpha, g.beta, [&](int w) { return inside[w]; }, [&](int w) {
+        const int down = (begin + w) / ACROSS * DOWN, right = (begin + w) % ACROSS * 32;
+        return c0 + (m + 4 * down) * g.c0_row + (n + right) * g.c0_col;
+      });
 #pragma unroll
       for (int w = 0; w < WORDS; ++w) {
         if (inside[w]) at[(begin + w) % ACROSS * 32] = v[w];
@@ -94,19 +90,9 @@ __device__ __forceinline__ void store_rows(int first, int count, Stage stage, co
   }
 }
 
-// Partial sums lie as the threads hold them, one thread beside the other: element e of thread t at e * THREADS + t.
 __device__ __forceinline__ void store_tile(const float (&acc)[TM][TN], const float* C0, float* C, float* partial,
                                            const Gemm& g, const Segment& s, int thread, int slice, float* staging) {
-  if (s.slot >= 0) {
-    float* to = partial + static_cast<long long>(s.slot) * BM * BN + thread;
-#pragma unroll
-    for (int i = 0; i < TM; ++i)
-      if (slice == owner_of(i)) {
-#pragma unroll
-        for (int j = 0; j < TN; ++j) to[(i * TN + j) * THREADS] = acc[i][j];
-      }
-    return;
-  }
+  if (s.slot >= 0) return store_partial(acc, partial, s.slot, thread, [=](int i) { return slice == owner_of(i); });
   store_rows(slice * OWNED, OWNED, [&](int i, unsigned to) { stage_row<0, TM>(acc, i, to); }, C0, C, g, s.tile, thread,
              slice, staging);
 }

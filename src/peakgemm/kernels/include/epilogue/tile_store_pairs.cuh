@@ -2,11 +2,18 @@
 //
 // Rows 2p + 1 and 2p of a column leave by one store of eight bytes, in this order. A pair has an even register and the
 // odd one behind it, so acc[i][j] gets the parity that row i's element of A, loaded by sixteen bytes, has not: down
-// a column, where B's element is reused, no FFMA reads one bank twice. With single words ptxas takes any parity:
-// 1.07 to 1.7 modelled cycles an FFMA in 12 x 16 results a thread; with pairs of columns 1.2 to 2.0.
+// a column, where B's element is reused, no FFMA reads one bank twice. PTXAS(13.0): with single words it takes any
+// parity, up to 1.7 modelled cycles an FFMA in 12 x 16 results a thread, with pairs of columns up to 2.0;
+// lab/compilers.py.
 //
 // Lanes write the 32 columns of a row's half, eight pairs of rows at a time, as in tile_store.cuh. What a lane stages, and
 // what eight lanes read of it, lies in banks that no other's of its half of the warp does.
+#include "include/epilogue/epilogue.cuh"
+#include "include/epilogue/store_partial.cuh"
+#include "include/mma/warp_tile.cuh"
+#include "include/ptx/cp_async.cuh"
+#include "include/scheduler/gemm.cuh"
+
 constexpr int PAIRED_LANE = 2 * TN + 16;  // words of one lane: its columns, two rows of each
 constexpr int PAIRED_PITCH = 4 * PAIRED_LANE + 2;
 constexpr int PAIRED = 8 * PAIRED_PITCH;  // floats of one warp
@@ -29,14 +36,7 @@ __device__ __forceinline__ void stage_pair(const float (&acc)[TM][TN], int pair,
 
 __device__ __forceinline__ void store_tile_pairs(const float (&acc)[TM][TN], const float* C0, float* C, float* partial,
                                                  const Gemm& g, int tile, int slot, int thread, float* staging) {
-  if (slot >= 0) {  // as the threads hold them (tile_store.cuh), for reduce.cu
-    float* const to = partial + static_cast<long long>(slot) * BM * BN + thread;
-#pragma unroll
-    for (int i = 0; i < TM; ++i)
-#pragma unroll
-      for (int j = 0; j < TN; ++j) to[(i * TN + j) * THREADS] = acc[i][j];
-    return;
-  }
+  if (slot >= 0) return store_partial(acc, partial, slot, thread, [](int) { return true; });
   const Place place = place_of(g, tile);
   const WarpTile mine = warp_tile(thread);
   const int lane = thread % 32, lane_m = lane / 2 % 8, lane_n = lane % 2 + lane / 16 * 2;
@@ -46,9 +46,9 @@ __device__ __forceinline__ void store_tile_pairs(const float (&acc)[TM][TN], con
   int m = place.m + mine.m - lane_m * 4;
   const int n = place.n + mine.n - lane_n * 4 + lane / 8 * 4 + lane % 8 / 4 * 16 + lane % 4;
   float* c = C + m * g.ldc + n;
-  // At once. With eight, beside all accumulators, ptxas 13.2 and later run out of registers here, and then move
-  // accumulators about in the main loop as well.
-  constexpr int WORDS = 4;
+  // PTXAS(13.2): of eight words, beside all accumulators, it runs out of registers here, and then moves accumulators
+  // about in the main loop as well; make it 8, lab/compilers.py.
+  constexpr int WORDS = 4;  // at once
 #pragma unroll 1
   for (int pair = 0; pair < TM / 2; ++pair) {
     stage_pair<0, TM / 2>(acc, pair, to);
@@ -67,14 +67,11 @@ __device__ __forceinline__ void store_tile_pairs(const float (&acc)[TM][TN], con
         for (int half = 0; half < 2; ++half) {
           const float2 both =
               *reinterpret_cast<const float2*>(from + (down + w / 4) * PAIRED_PITCH + half * 16);
-          v[w + half] = g.alpha * both.y;
-          v[w + half + 2] = g.alpha * both.x;
+          v[w + half] = both.y;
+          v[w + half + 2] = both.x;
         }
-      if (g.beta != 0.f) {
-#pragma unroll
-        for (int w = 0; w < WORDS; ++w)
-          if (inside[w]) v[w] = fmaf(g.beta, C0[(m + row(w)) * g.c0_row + (n + w % 2 * 32) * g.c0_col], v[w]);
-      }
+      scale(v, g.alpha, g.beta, [&](int w) { return inside[w]; },
+            [&](int w) { return C0 + (m + row(w)) * g.c0_row + (n + w % 2 * 32) * g.c0_col; });
 #pragma unroll
       for (int w = 0; w < WORDS; ++w) {
         if (inside[w]) at[w % 2 * 32] = v[w];

@@ -2,3 +2,12 @@
 // and the groups of a thread lie `threads` float4 apart, so that neighbouring lanes read
 // neighbouring float4 whatever the thread tile.
 __host__ __device__ constexpr int quad(int i, int threads) { return i / 4 * threads * 4 + i % 4; }
+
+// f(i, j) for each of a thread's TM x TN results, row by row.
+template <class F>
+__device__ __forceinline__ void each_result(F f) {
+#pragma unroll
+  for (int i = 0; i < TM; ++i)
+#pragma unroll
+    for (int j = 0; j < TN; ++j) f(i, j);
+}

@@ -3,6 +3,9 @@
 // are added up with compensation (Kahan, "Further remarks on reducing truncation errors", 1965): where exponents span
 // much, few products count, each rounded as often as others follow it. Of log-uniform data with K = 1024 the mean
 // error is 0.28 eps, 0.39 with plain sums of sums of 16, cuBLAS's 0.38.
+#include "include/epilogue/output.cuh"
+#include "include/split/split_panel.cuh"
+
 constexpr int IEEE_ROWS = 64, IEEE_COLUMNS = 64;
 constexpr int IEEE_K = 16, IEEE_SHORT = 32;
 constexpr int IEEE_OPERANDS = IEEE_K * (IEEE_ROWS + 1 + IEEE_COLUMNS + 1), IEEE_RESULTS = 4 * 8 * STAGED_PITCH;
@@ -101,4 +104,17 @@ __device__ __forceinline__ void ieee_tile(const float* a, const float* b, int ro
 #pragma unroll
       for (int j = 0; j < 4; ++j) out.store(top + row + 8 * i, first + column + 16 * j, sum[i][j]);
   }
+}
+
+// A segment of K of half a tile, where the split would not do.
+__device__ __forceinline__ void reroute(const float* A, const float* B, const Output& out, const Emulated& e,
+                                        Place place, const Segment& s, float* staging, int group) {
+  const Gemm& g = e.g;
+  const int top = IEEE_ROWS * group, rows = TRANS_C ? g.M - place.m : out.rows;  // of a slot `out` has all
+  if (top >= rows) return;
+  const long long begin = static_cast<long long>(s.begin) * CHUNK, most = (s.end - s.begin) * CHUNK;
+  ieee_tile(A + batch_offset(g, g.a_batch, place.batch) + (place.m + top) * e.a_row + begin * e.a_col,
+            B + batch_offset(g, g.b_batch, place.batch) + place.n * e.b_row + begin * e.b_col, rows - top,
+            min(g.N - place.n, BN), out, e, top, static_cast<int>(min(g.K - begin, most)), staging, group,
+            threadIdx.x % 128);
 }

@@ -8,6 +8,12 @@
 // The guarded compilation takes the remainder of K as its *first* tile, filled with zeros, and
 // clamps rows and columns to the last one that exists (what they yield is never stored), so
 // that the steady loop tests nothing.
+#include "include/mma/fragment.cuh"
+#include "include/mma/outer_product.cuh"
+#include "include/mma/warp_tile.cuh"
+#include "include/ptx/cp_async.cuh"
+#include "include/scheduler/tile.cuh"
+
 constexpr int THREADS = (BM / TM) * (BN / TN);
 constexpr int A_PITCH = BM + 4;
 constexpr int A_TILE = BK * A_PITCH;

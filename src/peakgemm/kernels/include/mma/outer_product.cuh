@@ -2,8 +2,7 @@
 //
 // An FFMA reads three registers from two banks (register number modulo 2), one read a bank and
 // cycle, unless the reuse cache still holds an operand. In this order b[j] is reused down a column
-// and a[i] across the turn, and ptxas leaves 1.12 modelled cycles per FFMA in the 8 x 16 kernel,
-// against 1.22 for the plain row order (docs/notebook/01).
+// and a[i] across the turn (docs/notebook/01).
 __device__ __forceinline__ void outer_product(float (&acc)[TM][TN], const float (&a)[TM], const float (&b)[TN]) {
 #pragma unroll
   for (int j = 0; j < TN; ++j)

@@ -1,16 +1,9 @@
-// 64 x BN of a tile by one of two warpgroups: products of a chunk's planes on the tensor cores, sums in FP32.
-constexpr int GROUPS = 2;                        // warpgroups that multiply,
-constexpr int COMPUTE = 128 * GROUPS;            // their threads
-constexpr bool ALTERNATE = BM == 64;             // the warpgroups have the same rows, and every other chunk each
-constexpr int A_PLANE = BM * 64;                 // bytes of the tile's rows, of half a chunk
-constexpr bool TWICE = ACCUMULATIONS == 2;       // products of first planes are added up twice a chunk,
-constexpr bool FOUR_TIMES = ACCUMULATIONS == 4;  // or four times, each wgmma by itself
-static_assert((BM == ROWS || ALTERNATE) && BN <= ROWS, "64 or 128 rows, and one panel of B");
-static_assert(IEEE_ROWS == 64, "a warpgroup's rows");
+// 64 x 128 of a tile by one of two warpgroups: products of a chunk's planes on the tensor cores, sums in FP32.
+#include "include/mma/warpgroups.cuh"
+#include "include/ptx/wgmma.cuh"
+#include "include/split/split_panel.cuh"
 
-// A block's items of work, each of which touches two tiles at most: twice the item, and which of the two.
-__device__ __forceinline__ int first_work() { return blockIdx.x / CLUSTER * 2; }
-__device__ __forceinline__ int next_work(int work) { return work + (work % 2 ? gridDim.x / CLUSTER * 2 - 1 : 1); }
+constexpr int A_PLANE = BM * 64;                 // bytes of the tile's rows, of half a chunk
 
 // Planes p of A and q of B, the k-th 32 bytes of their rows (descriptors count 16 bytes).
 template <bool ADD>
@@ -83,19 +76,10 @@ __device__ __forceinline__ void promote(float (&sum)[ACCUMULATORS], const float 
   }
 }
 
-// The warpgroups take turns at the tensor cores. Without, the hardware deals instructions evenly, both end at the
-// same time and the tensor cores wait while both add up.
-__device__ __forceinline__ void take_turn(int group) {
-  asm volatile("bar.sync %0, %1;" ::"r"(2 + group), "n"(COMPUTE) : "memory");
-}
-__device__ __forceinline__ void pass_turn(int group) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(3 - group), "n"(COMPUTE) : "memory");
-}
-
 // A chunk, by its two halves' descriptors and its scales. `pass` is called when all is issued, `read` when the operands
 // have been. What it leaves in `rest` is to be promoted, with its scales, by the next chunk while that one's corrections
-// are multiplied; here `rest`, `factors` and `last` are what the chunk before has left. Of the array that wgmma writes
-// ptxas could not tell that its values are there, and would wait.
+// are multiplied; here `rest`, `factors` and `last` are what the chunk before has left. PTXAS(13.0): of the array that
+// wgmma writes it cannot tell that its values are there, and waits; promote `high` instead of `rest`, peakgemm sass.
 constexpr bool LATER = !TWICE && !FOUR_TIMES;  // those promote all at once
 template <class Pass, class Read>
 __device__ __forceinline__ void add_chunk(float (&sum)[ACCUMULATORS], float (&rest)[ACCUMULATORS],
@@ -146,59 +130,4 @@ __device__ __forceinline__ void add_chunk(float (&sum)[ACCUMULATORS], float (&re
 #pragma unroll
   for (int i = 0; i < ACCUMULATORS; ++i) rest[i] = fmaf(low[i], 1.f / LOW_SCALE, high[i]);
   if (!LATER) promote(sum, rest, factors, scales, row, column);
-}
-
-// Eight rows by 64 of a warp's sums, the p-th of them, to `staged`.
-__device__ __forceinline__ void stage_sums(const float (&sum)[ACCUMULATORS], int p, float* staged, int lane) {
-  constexpr int ACROSS = BN / 64;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const int at = p % ACROSS * 32 + 4 * i + p / ACROSS * 2;
-    *reinterpret_cast<float2*>(staged + lane / 4 * STAGED_PITCH + lane % 4 * 2 + 8 * i) = make_float2(sum[at], sum[at + 1]);
-  }
-}
-
-// The results of a warp, 8 x 64 of its 16 x BN sums at a time, by way of `staged`; `row`: its first; `strip`: of 64
-// columns, where the other warpgroup stores the others. Where all of a tile is stored as it lies, unrolled, with no test:
-// less than half of the instructions (4096 x 4096 x 128: 39.2 us instead of 40.5).
-__device__ __forceinline__ void store_sums(const float (&sum)[ACCUMULATORS], const Output& out, float* staged, int row,
-                                           int lane, int strip = 0) {
-  constexpr int ACROSS = BN / 64;
-  if (!TRANS_C && out.whole) {
-    float* const first = out.plain ? out.at(row + lane / 16, lane % 16 * 4) : out.at(row, lane);
-#pragma unroll
-    for (int p = 0; p < 2 * ACROSS; ++p) {
-      if (ALTERNATE && p % ACROSS != strip) continue;
-      __syncwarp();
-      stage_sums(sum, p, staged, lane);
-      __syncwarp();
-      float* to = first + p / ACROSS * 8 * out.ldc + p % ACROSS * 64;
-      if (out.plain) {
-        float4 v[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          v[i] = *reinterpret_cast<const float4*>(staged + (2 * i + lane / 16) * STAGED_PITCH + lane % 16 * 4);
-#pragma unroll
-        for (int i = 0; i < 4; ++i, to += 2 * out.ldc)
-          *reinterpret_cast<float4*>(to) =
-              make_float4(out.alpha * v[i].x, out.alpha * v[i].y, out.alpha * v[i].z, out.alpha * v[i].w);
-      } else {
-        float v[16];
-#pragma unroll
-        for (int t = 0; t < 16; ++t) v[t] = out.alpha * staged[t / 2 * STAGED_PITCH + t % 2 * 32 + lane];
-#pragma unroll
-        for (int t = 0; t < 16; t += 2, to += out.ldc) to[0] = v[t], to[32] = v[t + 1];
-      }
-    }
-    return;
-  }
-#pragma unroll 1
-  for (int part = strip; part < 2 * ACROSS; part += ALTERNATE ? ACROSS : 1) {
-    __syncwarp();
-#pragma unroll
-    for (int p = 0; p < 2 * ACROSS; ++p)
-      if (p == part) stage_sums(sum, p, staged, lane);
-    __syncwarp();
-    out.store_rows(staged, row + part / ACROSS * 8, part % ACROSS * 64, lane);
-  }
 }

@@ -1,4 +1,6 @@
 // Blocks of a cluster (sm_90): CLUSTER of them share what they copy.
+#include "include/ptx/mbarrier.cuh"
+
 __device__ __forceinline__ int cluster_rank() { return CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER; }
 
 // All threads of all blocks; barriers that were set up before it are there for everybody after it.

@@ -1,6 +1,7 @@
 // mma.sync (sm_80 and later): a warp multiplies 16 rows of A by 8 columns of B, 32 bytes of K, in registers.
 //
 // Lane t holds rows t / 4 and t / 4 + 8 and columns 2 (t % 4) and the next one: d[2 r + c].
+#include "include/split/narrow.cuh"
 
 // Four 8 x 8 matrices of 16-bit elements (or 8 x 4 of 32-bit ones): lane t gives the address of row t % 8 of
 // matrix t / 8, and register i is matrix i's row t / 4, bytes 4 (t % 4) to 4 (t % 4) + 3.

@@ -6,13 +6,6 @@ struct alignas(64) TensorMap {
   unsigned long long opaque[16];
 };
 
-// The last parameters of a kernel's aligned compilation, which alone has operands that a map can describe.
-#if ALIGNED
-#define TENSOR_MAPS , const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b
-#else
-#define TENSOR_MAPS
-#endif
-
 // The box whose first element is (row, column); the barrier counts its bytes.
 __device__ __forceinline__ void tensor_load(unsigned to, const TensorMap& map, int row, int column, unsigned barrier) {
   asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"

@@ -1,4 +1,5 @@
 // wgmma (sm_90a): where its operands lie in shared memory, and what orders it.
+constexpr int ACCUMULATORS = BN / 2;  // sums of a thread of a warpgroup, which has 64 rows
 
 // A plane of 64-byte rows in shared memory, swizzled in groups of eight rows (512 bytes).
 __device__ __forceinline__ unsigned long long matrix_descriptor(unsigned address) {

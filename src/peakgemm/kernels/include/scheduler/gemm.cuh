@@ -1,6 +1,6 @@
 // Division by a number that the host knew, without dividing: exact for 0 <= x < 2^31 (kernels/schedule.py). A launch
-// begins with several, one after the other, and a tile ends with some: as real divisions, in code that no instruction
-// cache holds yet, they took 0.5 us of 4.6 at a size of 128, and more where blocks share K.
+// begins with several, one after the other, and a tile ends with some: real divisions are 10 % of the smallest
+// products.
 struct Divisor {
   unsigned multiplier, shift;
 };

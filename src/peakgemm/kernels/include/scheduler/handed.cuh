@@ -8,15 +8,14 @@
 //
 // A block waits only for one whose index is lower by one, and that one only after it has handed on. Blocks are
 // launched in the order of their indices, so nobody waits for a block that has no SM, however few run at once.
-#ifndef HANDED
-#define HANDED 0
-#endif
+#include "include/mma/fragment.cuh"
+#include "include/scheduler/gemm.cuh"
 
 // Work items of a launch: heads, then whole tiles, then ranges without their heads. A block has the same range in both.
 __device__ __forceinline__ int items_of(const Gemm& g) { return g.whole + (HANDED ? 2 : 1) * g.parts; }
 
-// Where a tail of work item `item` finds what it begins with: the slot of the block before. (Not by blockIdx.x, with which
-// ptxas issues eight loads of the main loop in a row beside 8 x 16 results a thread: 2 % at 4096.)
+// Where a tail of work item `item` finds what it begins with: the slot of the block before. PTXAS(13.0): by blockIdx.x
+// it issues eight loads of the main loop in a row beside 8 x 16 results a thread, 2 % at 4096; lab/compilers.py.
 __device__ __forceinline__ int before(const Gemm& g, int item) { return item - g.parts - g.whole - 1; }
 
 // As segment_of. One that does not begin at k-step 0 is a tail: what it begins with is in the slot of the block before.
@@ -45,23 +44,22 @@ __device__ __forceinline__ bool handed_segment(const Gemm& g, int steps, int ite
 __device__ __forceinline__ int words_of_flags(const Gemm& g) { return (g.parts + 3) / 4 * 4; }
 
 // This warp's accumulators are in `slot`, as store_tile left them.
-__device__ __forceinline__ void hand_on(unsigned* flags, int slot) {
+__device__ __forceinline__ void store_carry(unsigned* flags, int slot) {
   __threadfence();
   __syncwarp();
   if (threadIdx.x % 32 == 0) asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(flags + slot) : "memory");
 }
 
 // Begin with what all warps of a block have left in a slot. Past L1, which other SMs do not write.
-__device__ __forceinline__ void take_over(float (&acc)[TM][TN], const unsigned* flags, const float* sums, int slot,
+__device__ __forceinline__ void load_carry(float (&acc)[TM][TN], const unsigned* flags, const float* sums, int slot,
                                           int thread) {
   unsigned there;
   do {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(flags + slot) : "memory");
   } while (there != THREADS / 32);
   const float* const from = sums + static_cast<long long>(slot) * BM * BN + thread;
-#pragma unroll
-  for (int i = 0; i < TM; ++i)
-#pragma unroll
-    for (int j = 0; j < TN; ++j)
-      asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(acc[i][j]) : "l"(from + (i * TN + j) * THREADS) : "memory");
+  each_result([&](int i, int j) {
+    asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];"
+                 : "=f"(acc[i][j]) : "l"(from + (i * TN + j) * THREADS) : "memory");
+  });
 }

@@ -1,5 +1,7 @@
 // Which partial sums belong to one of the tiles whose K several blocks have shared: those of ranges `first` to `last`.
 // The first range may begin in the tile before; then its second half is what belongs here, at `first_slot`.
+#include "include/scheduler/gemm.cuh"
+
 struct Shares {
   int first, last;
   long long first_slot;

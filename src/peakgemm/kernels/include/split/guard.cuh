@@ -5,12 +5,24 @@
 // distributed elements is such a one, but most rows of a softmax have some.
 // A sum of few terms is nearly exact in FP32 (a product with the identity is exact), which 22 bits are not: rows of few
 // elements that are not zero are refused too.
+#include "include/split/split_panel.cuh"
+
 constexpr int HIGHEST = 100, LOWEST = -96;  // sums of two rows' exponents, between which no product leaves FP32's range
 constexpr int FEWEST = 32;                  // elements that are not zero, in a row that has any
 constexpr int LOST_BITS = 4;                // of a tile's verdict, beside a bit for each half: it depends on sums
 
 // Whether a row (or column) with that many elements that are not zero is too sparse.
 __device__ __forceinline__ bool too_sparse(int count, int depth) { return count > 0 && count < min(FEWEST, depth); }
+
+// Of a row of an operand in memory, elements that are not zero: all of them, or some from `enough` on. A warp counts.
+__device__ __forceinline__ int nonzeros(const float* row, long long step, int depth, int enough) {
+  int count = 0;
+  const int lane = threadIdx.x % 32;
+#pragma unroll 1
+  for (int k = lane; k - lane < depth && count < enough; k += 32)
+    count += __popc(__ballot_sync(~0u, k < depth && row[k * step] != 0.f));
+  return count;
+}
 
 // Of one row of panels, elements that are not zero in row `row`.
 __device__ __forceinline__ int count_of(const char* panels, int row, int chunks) {

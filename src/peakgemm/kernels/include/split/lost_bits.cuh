@@ -1,6 +1,8 @@
 // Whether elements that lost bits matter (guard.cuh), of panels in memory: sum |a||b| of the first planes, on the tensor
 // cores, by those who have multiplied a tile and only where the guard asks. A warp has 16 rows and all columns, so two
 // warpgroups ask for no more products than a third of the tile's own.
+#include "include/ptx/mma.cuh"
+#include "include/split/split_panel.cuh"
 
 // 16 bytes of a row's magnitudes: this lane's quarter of half a chunk of row `row`.
 __device__ __forceinline__ uint4 magnitudes(const char* panel, int half, int row) {

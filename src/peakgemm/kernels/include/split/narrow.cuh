@@ -16,6 +16,11 @@ __device__ __forceinline__ unsigned halves_of(float x, float y) {
   return both;
 }
 
+// What `both`, the halves of x and y, leave of them, `up` times.
+__device__ __forceinline__ unsigned rest_of(float x, float y, unsigned both, float up) {
+  return halves_of((x - of_half(both & 0xffffu)) * up, (y - of_half(both >> 16)) * up);
+}
+
 __device__ __forceinline__ unsigned bf16_of(float x) {
   unsigned short h;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x));
@@ -36,7 +41,7 @@ struct Planes {
   __device__ __forceinline__ void set(int i, float x, float y) {
     if (SCHEME == FP16X3) {
       const unsigned both = words[0][i / 2] = halves_of(x, y);
-      words[1][i / 2] = halves_of((x - of_half(both & 0xffffu)) * 2048.f, (y - of_half(both >> 16)) * 2048.f);
+      words[1][i / 2] = rest_of(x, y, both, 2048.f);
     } else if (SCHEME == TF32X3) {
       set_tf32(i, x);
       set_tf32(i + 1, y);

@@ -4,17 +4,19 @@
 //
 // Where K is contiguous eight lanes share a column and a lane has a piece of every fourth; else a lane has neighbouring
 // pieces of one column.
+#include "include/ptx/bulk.cuh"
+#include "include/ptx/mbarrier.cuh"
+#include "include/ptx/opaque.cuh"
+#include "include/ptx/store_shared.cuh"
+#include "include/split/rows_in_registers.cuh"
+
 constexpr int SPLIT_WARPS = COPIERS / 32, PART = BN / SPLIT_WARPS;  // columns of a warp
 constexpr int RIGHT_ARRIVALS = SPLIT_WARPS;
 constexpr int SPAN = 27;  // binary orders: elements so far below their column's largest lose bits (LOSSY, TOP)
 constexpr int HELD = PART / 4;                       // pieces a lane
 constexpr int LANE_COLUMNS = TRANS_B ? HELD : 1;     // columns that they belong to
 constexpr unsigned BROKEN = 1u << 31;                // of what a warp tells of a chunk, beside a bit for each column
-static_assert(SCHEME == FP16X3 && PART == 16, "what is looked for in elements; and two warps' columns are a word");
-
-__device__ __forceinline__ void store_shared(unsigned to, unsigned word) {
-  asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
-}
+static_assert(PART == 16, "two warps' columns are a word");
 
 // A producer's part in it. Magnitudes are integers: the bits of a float shifted left, which drops the sign.
 struct Right {
@@ -35,8 +37,8 @@ struct Right {
     place = piece / 4 * B_HALF + column * 64 + ((piece % 4 ^ (column / 2 & 3)) << 4);
   }
 
-  // Of the s-th piece held: the swizzle is an exclusive or. Left to itself the compiler keeps all of them in registers,
-  // that is, spills them.
+  // Of the s-th piece held: the swizzle is an exclusive or. PTXAS(13.0): of a table it keeps all in registers, that is,
+  // spills them; lab/compilers.py.
   __device__ __forceinline__ unsigned place_of_piece(unsigned to, int s) const {
     return TRANS_B ? (to + place ^ s % 2 * 32) + s * 4 * 64 : to + place ^ s * 16;
   }
@@ -151,7 +153,7 @@ struct Right {
       low = min(low, top[c] - 1);
       const int shift = shift_to_top(static_cast<int>(top[c] >> 24) - 127);
       up[c] = __uint_as_float((127 + shift) << 23);
-      if (piece == 0) store_shared(scales + 4 * (column + 4 * c), top[c] ? (127 - shift) << 23 : 0);
+      if (piece == 0) store_shared(scales + 4 * (column + 4 * c), top[c] ? unsigned(127 - shift) << 23 : 0u);
     }
 #pragma unroll
     for (int s = 0; s < HELD; ++s) {
@@ -160,7 +162,7 @@ struct Right {
       for (int i = 0; i < PIECE; i += 2) {
         const float x = held[s][i] * up[TRANS_B ? s : 0], y = held[s][i + 1] * up[TRANS_B ? s : 0];
         const unsigned both = first[i / 2] = halves_of(x, y);
-        second[i / 2] = halves_of((x - of_half(both & 0xffffu)) * LOW_SCALE, (y - of_half(both >> 16)) * LOW_SCALE);
+        second[i / 2] = rest_of(x, y, both, LOW_SCALE);
       }
       const unsigned at = place_of_piece(to, s);
       store_shared(at, first);
@@ -198,7 +200,7 @@ struct Right {
   // Whether a column of the warp has fewer elements that are not zero than a split is good for, along all of K: those
   // of which this warp has seen few are counted in memory. `next` is at chunk `chunk`.
   __device__ __forceinline__ bool sparse(const Emulated& e, int chunk) const {
-    const int lane = threadIdx.x % 32, enough = min(FEWEST, e.g.K);
+    const int enough = min(FEWEST, e.g.K);
     const float* const mine = next - (static_cast<long long>(chunk) * CHUNK + piece * PIECE) * e.b_col;
     bool few = false;
 #pragma unroll 1
@@ -212,11 +214,7 @@ struct Right {
       for (; pending; pending &= pending - 1) {
         const float* const from = reinterpret_cast<const float*>(__shfl_sync(
             ~0u, reinterpret_cast<unsigned long long>(mine + 4 * c * e.b_row), __ffs(pending) - 1));
-        int there = 0;
-#pragma unroll 1
-        for (int k = lane; k - lane < e.g.K && there < enough; k += 32)
-          there += __popc(__ballot_sync(~0u, k < e.g.K && from[k * e.b_col] != 0.f));
-        few |= there < enough;
+        few |= nonzeros(from, e.b_col, e.g.K, enough) < enough;
       }
     }
     return few;

@@ -1,7 +1,10 @@
 // Rows of A from memory to the registers of the threads that multiply: copied as they are into shared memory, then
 // read, scaled and split by the threads whose rows they are.
-constexpr int A_BYTES = BM * 68 * 4;  // of a stage, in whichever layout
-constexpr int APART_HIGHEST = HIGHEST / 2, APART_LOWEST = LOWEST / 2;  // exponents: no two operands are compared
+#include "include/ptx/cp_async.cuh"
+#include "include/ptx/opaque.cuh"
+#include "include/split/guard.cuh"
+#include "include/split/streamed_stage.cuh"
+
 constexpr int LOSSY_EXPONENT = -13;
 static_assert(SCHEME == FP16X3 && LOSSY == 0x1p-13f, "what is looked for in elements");
 
@@ -17,8 +20,7 @@ __device__ __forceinline__ float power_of_two(int exponent) { return __uint_as_f
 //
 // Where lines of A start at 16 bytes, groups of eight words are exchanged, so that no two words that a half warp reads
 // share a bank. Where they start anywhere, they are copied from the 16 bytes on in which they start, and lie as far
-// into their line here as they do there: 17 (or 33) copies a line instead of 64 (128) of single words, which took
-// longer than the products (1023, all in all: 42 us, now 37).
+// into their line here as they do there: 17 (or 33) copies a line instead of 64 (128) of single words.
 template <bool K_INNER, int WIDTH>
 struct Lines {
   static constexpr bool ALIGNED_LINES = WIDTH == 4;
@@ -72,7 +74,7 @@ struct RowCopies {
   // A chunk to the stage `to`, of which K has `left`; on to this warpgroup's next. What lies past the edge counts
   // nowhere, as B's planes are zero from K on and results of rows from M on are not stored. There are copies of what
   // lies before it, past the end of K of the next row, or zeros: copies with a predicate take so long that all wait for
-  // the tiles at the edge (1023 x 1024 x 1024: 39.6 us; 29.3 with addresses that stand still).
+  // the tiles at the edge.
   __device__ __forceinline__ void copy(unsigned to, int left, int thread, const Emulated& e) {
     const long long line = opaque(K_INNER ? e.a_row : e.a_col);
     const Layout lines(first, line);
@@ -135,8 +137,7 @@ struct RowCopies {
 // Two rows of a chunk, as wgmma wants them of this thread, and what has been seen of them.
 //
 // A row's scale is that of the tile's first chunk until a chunk overflows FP16 or has elements so small that they lose
-// bits: its largest element is looked for then alone, and sums are kept in the row's scale. With a maximum found for
-// each chunk, 48 instructions and two shuffles before anything can be split, 64 columns of it took 0.2 us more.
+// bits: its largest element is looked for then alone, and sums are kept in the row's scale.
 template <bool K_INNER, int WIDTH>
 struct RowsInRegisters {
   using Layout = Lines<K_INNER, WIDTH>;
@@ -149,8 +150,9 @@ struct RowsInRegisters {
   bool broken;                     // infinities, NaN, exponents out of bounds
   unsigned even, odd;              // bytes in a stage: of this thread's first k-step, and of the next one
 
-  // Elements (row + 8 r, k..k+1) of the thread's, k = 8 i. Volatile, or ptxas keeps what `split` has read for those who
-  // seldom look at it again, and computes planes twice to have the registers.
+  // Elements (row + 8 r, k..k+1) of the thread's, k = 8 i. PTXAS(13.0): volatile, or it keeps what `split` has read for
+  // those who seldom look at it again, and computes planes twice to have the registers; leave volatile out, peakgemm
+  // sass.
   __device__ __forceinline__ float2 pair(unsigned stage, int r, int i) const {
     constexpr int LINE = Layout::PITCH * 4;
     float2 v;
@@ -219,8 +221,7 @@ struct RowsInRegisters {
 #pragma unroll
       for (int r = 0; r < 2; ++r) held[r][i] = pair(from, r, i);
     const float up[2] = {power_of_two(shift[0]), power_of_two(shift[1])};
-    // Of the first plane, two at a time; both rows together, an instruction instead of two for each 16 bytes of planes: up
-    // to 5 % of a product.
+    // Of the first plane, two at a time; both rows together, an instruction instead of two for each 16 bytes of planes.
     unsigned most = 0, least = 0x7bff7bffu;
 #pragma unroll
     for (int k = 0; k < 4; ++k)
@@ -229,8 +230,7 @@ struct RowsInRegisters {
         const float2 x = held[i % 2][2 * k + i / 2];
         const float first = x.x * up[i % 2], second = x.y * up[i % 2];
         const unsigned both = high[k][i] = halves_of(first, second);
-        low[k][i] = halves_of((first - of_half(both & 0xffffu)) * LOW_SCALE,
-                              (second - of_half(both >> 16)) * LOW_SCALE);
+        low[k][i] = rest_of(first, second, both, LOW_SCALE);
         asm("{.reg .b32 x; abs.f16x2 x, %2; max.NaN.f16x2 %0, %0, x; min.NaN.f16x2 %1, %1, x;}"
             : "+r"(most), "+r"(least) : "r"(both));
       }
@@ -249,7 +249,8 @@ struct RowsInRegisters {
   __device__ __forceinline__ void look(unsigned from, int (&zeros)[2], bool (&small)[2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      // As an integer: of __float_as_uint(LOSSY * power_of_two(-shift[r])) << 1 ptxas (13.0, 13.4) makes 0.
+      // PTXAS(13.0): as an integer, for of __float_as_uint(LOSSY * power_of_two(-shift[r])) << 1 it makes 0 (13.4 as
+      // well); write that, and the guard's tests fail on a GPU.
       const unsigned limit = max(127 + LOSSY_EXPONENT - shift[r], 1) << 24;
       zeros[r] = 0, small[r] = false;
 #pragma unroll

@@ -4,6 +4,9 @@
 // the FP32 values, scaled by a power of two per row and chunk. It lies in memory as it will lie in shared
 // memory, 16-byte pieces swizzled as wgmma reads them, in two HALVES of 64 bytes of K a row: a stage is one bulk copy.
 // SCHEME's names are those of narrow.cuh.
+#include "include/scheduler/gemm.cuh"
+#include "include/split/narrow.cuh"
+
 constexpr int ROWS = 128;
 constexpr int PLANES = SCHEME == BF16X9 ? 3 : 2;
 constexpr int ELEMENT = SCHEME == TF32X3 ? 4 : 2;  // bytes

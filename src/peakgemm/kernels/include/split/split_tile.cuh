@@ -4,6 +4,9 @@
 // that no scale needs another warp. One array of registers holds, in turn, the warp's part of B and of A: as
 // soon as a piece is stored, its registers are the target of a load of what comes next. So some 7 KB a warp are on
 // the way from memory all the time, and shared memory, which the tensor cores keep busy, stages nothing.
+#include "include/scheduler/tile.cuh"
+#include "include/split/narrow.cuh"
+
 constexpr int PIECE = 8;                    // elements of 16 bytes
 constexpr int PIECES = BK / PIECE;          // of a row of a chunk
 constexpr int ROW = 64;                     // bytes of a row of a plane: half a chunk
@@ -48,14 +51,14 @@ __device__ __forceinline__ void store_piece(char* to, const float (&v)[PIECE], f
   for (int i = 0; i < PIECE; i += 2) {
     const float x = v[i] * up, y = v[i + 1] * up;
     const unsigned both = first[i / 2] = halves_of(x, y);
-    second[i / 2] = halves_of((x - of_half(both & 0xffffu)) * LOW_SCALE, (y - of_half(both >> 16)) * LOW_SCALE);
+    second[i / 2] = rest_of(x, y, both, LOW_SCALE);
   }
   *reinterpret_cast<uint4*>(to) = make_uint4(first[0], first[1], first[2], first[3]);
   *reinterpret_cast<uint4*>(to + PLANE) = make_uint4(second[0], second[1], second[2], second[3]);
 }
 
-// Between pieces of the guarded compilation, whose tests want registers: ptxas would work on several at a time and
-// spill.
+// Between pieces of the guarded compilation. PTXAS(13.0): it would work on several at a time, whose tests want
+// registers, and spill; leave it out, peakgemm sass.
 __device__ __forceinline__ void apart() {
   if (!ALIGNED) __syncwarp();
 }

@@ -1,5 +1,16 @@
 // The guard of a product whose A is split in registers: what lost_bits.cuh looks up in two panels is looked up here in A
 // as it lies in a stage, and in the planes of B beside it.
+#include "include/ptx/wgmma_registers.cuh"
+#include "include/split/rows_in_registers.cuh"
+#include "include/ptx/bulk.cuh"
+#include "include/ptx/mbarrier.cuh"
+#include "include/ptx/opaque.cuh"
+#include "include/ptx/store_shared.cuh"
+#if SPLIT_B  // each header is joined once: what these two include stands before them
+#include "include/split/right_split.cuh"
+#else
+#include "include/copy/right_panels.cuh"
+#endif
 
 // The magnitude of B's first plane, scaled.
 __device__ __forceinline__ float magnitude_b(const char* planes, int column, int k) {
@@ -34,9 +45,7 @@ __device__ __forceinline__ bool meeting_holds(const char* stage, const char* pla
 }
 
 // Whether this warp's sums hold of which a row or a column has lost bits. Where a sum of a chunk, or of its last part, with
-// corrections or without, is SURELY, sum |a||b| is, too: of normal data one in 8,000 is less. Only for those
-// `meeting_holds` is asked. Asked for each row and column that had lost bits, 2048 x 512 x 4096 took 1273 us where A was a
-// softmax, and 65 with normal data.
+// corrections or without, is SURELY, sum |a||b| is, too. Only for others, one in 8,000, `meeting_holds` is asked.
 //
 // `high`: a strip's sums; `there`: its columns to the edge; `rows`: RowsInRegisters::marks.
 constexpr unsigned ASKED = 16;  // beside those
@@ -71,8 +80,8 @@ __device__ __forceinline__ bool lossy_sums_hold(const float (&high)[STRIP_SUMS],
     for (unsigned lanes; (lanes = __ballot_sync(~0u, mine)) != 0;) {
       const int source = __ffs(lanes) - 1, i = __shfl_sync(~0u, __ffs(mine) - 1, source);
       const int row = threadIdx.x / 32 * 16 + source / 4 + 8 * r, column = i / 2 * 8 + i % 2 + source % 4 * 2;
-      // By votes, for ptxas to see that a warp stays together: it would take the uniform registers from the loop around
-      // this, and spill.
+      // PTXAS(13.0): by votes, for it to see that a warp stays together: it would take the uniform registers from the
+      // loop around this, and spill; return !meeting_holds(...), lab/compilers.py.
       if (!__all_sync(~0u, meeting_holds(stage, planes, lines, row, strip * STRIP + column, most))) return false;
       if (lane == source) mine &= mine - 1;
     }
@@ -97,11 +106,7 @@ __device__ __forceinline__ bool sparse_rows(const int (&count)[2], const float* 
 #pragma unroll 1
     for (; pending; pending &= pending - 1) {
       const float* const from = rows + ((__ffs(pending) - 1) / 4 + 8 * r) * e.a_row;
-      int seen = 0;
-#pragma unroll 1
-      for (int k = lane; k - lane < e.g.K && seen < enough; k += 32)
-        seen += __popc(__ballot_sync(~0u, k < e.g.K && from[k * e.a_col] != 0.f));
-      few |= seen < enough;
+      few |= nonzeros(from, e.a_col, e.g.K, enough) < enough;
     }
   }
   return few;

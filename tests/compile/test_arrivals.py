@@ -91,8 +91,7 @@ def test_wide_would_not_by_itself() -> None:
     assert early != made.text and most(of(replace(made, text=early))) > 0
 
 
-LARGE_TILES = [tiling.config for tiling in tilings(SPECIALISED, GPU)
-               if tiling.config.slices == 1 or tiling.config.tm >= 8]
+LARGE_TILES = [config for config in tilings(SPECIALISED, GPU) if config.slices == 1 or config.tm >= 8]
 
 
 @pytest.mark.parametrize("tile", LARGE_TILES, ids=Config.label)

@@ -39,7 +39,7 @@ def test_every_family_is_compiled(compilers: Any) -> None:
     assert len(names) == len(entries)
     assert {family for family, _ in names} == {"specialised", "wide", "chain", "skinny", "small", "staged", "emulated",
                                                "ladder", "second kernel"}
-    tiles = {tiling.config.label() for tiling in tilings(SPECIALISED, machine("sm_90", 132))}
+    tiles = {config.label() for config in tilings(SPECIALISED, machine("sm_90", 132))}
     assert tiles <= {label for family, label in names if family == "specialised"}
     assert {"16_sass_tuned", "18_tensor_cores"} <= {label for _, label in names}
 

@@ -26,14 +26,14 @@ GPU = machine("sm_90", 132)
 
 def test_what_is_launched_asks_for_an_even_share(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = dict[str, int]()
-    known = [tiling.config for tiling in tilings(SPECIALISED, GPU)]
+    known = list(tilings(SPECIALISED, GPU))
 
     def note(compiled: Compiled, shared: int, gpu: Gpu, cluster: int) -> None:
         asked[compiled.entry] = shared
 
     monkeypatch.setattr(bound, "load", note)
     monkeypatch.setattr(bound, "Launcher", lambda *_: SimpleNamespace(enqueue=None))
-    tile = next(c for c in small.tiles(64, GPU) if (c.bm, c.bn) == (64, 32))
+    tile = next(c for c in small.tiles(64) if (c.bm, c.bn) == (64, 32))
     bound.Bound(small.SMALL, tile, Problem.contiguous(6192, 110, 64), H100)
     assert asked["ffma_small"] == shared_bytes(small.SMALL.shared_bytes(tile), 388, 8, H100) > 50000
     thin = Problem(16, 11008, 4096, 4096, 4096, 11008, trans_b=True)  # lives on L1

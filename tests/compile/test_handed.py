@@ -20,8 +20,8 @@ SQUARE = Problem.contiguous(4096, 4096, 4096)
 def handed(arch: str) -> list[tuple[Kernel, Config]]:
     """Those that may hand on."""
     gpu = machine(arch, 132)
-    return [(kernel, varied(tiling.config, chunked=False)) for kernel in (SPECIALISED, WIDE)
-            for tiling in tilings(kernel, gpu) if may_hand_on(kernel, tiling.config)]
+    return [(kernel, varied(config, chunked=False)) for kernel in (SPECIALISED, WIDE)
+            for config in tilings(kernel, gpu) if may_hand_on(kernel, config)]
 
 
 @pytest.mark.parametrize(("kernel", "plain"), handed("sm_90"),

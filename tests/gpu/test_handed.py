@@ -25,8 +25,8 @@ def tiles() -> list[tuple[Kernel, Config]]:
     """Those that may hand on here, whole."""
     gpu = device.require()
     known = machine(gpu.arch, gpu.sm_count, gpu.name)
-    return [(kernel, varied(tiling.config, chunked=False)) for kernel in (SPECIALISED, WIDE)
-            for tiling in tilings(kernel, known) if may_hand_on(kernel, tiling.config)]
+    return [(kernel, varied(config, chunked=False)) for kernel in (SPECIALISED, WIDE)
+            for config in tilings(kernel, known) if may_hand_on(kernel, config)]
 
 
 def bits(x: Any) -> Any:

@@ -33,7 +33,7 @@ from peakgemm.tools.simulator.library import run_library
 pytestmark = pytest.mark.usefixtures("many_lanes")
 
 LEVELS = (2, 3, 2)
-CONFIGURATIONS = [tiling.config for tiling in tilings(SPECIALISED, machine("sm_90", 132))]
+CONFIGURATIONS = list(tilings(SPECIALISED, machine("sm_90", 132)))
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_edges_in_any_layout(layout: str) -> None:
     multiply(Case(45, 39, 21, layout, pad=3, shift=1))

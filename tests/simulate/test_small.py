@@ -28,7 +28,7 @@ from seldom import exhaustive
 TINY = SmallConfig(8, 8, 8, 2, 2, slices=8)
 GPU = machine("sm_90", 132)
 EIGHTH = next(c for c in small.configurations(Problem.contiguous(64, 64, 64), GPU) if (c.bk, c.stages) == (32, 2))
-TILES = [replace(c, min_blocks=1) for k in (8, 16, 64) for c in small.tiles(k, GPU)]
+TILES = [replace(c, min_blocks=1) for k in (8, 16, 64) for c in small.tiles(k)]
 TILES.append(replace(EIGHTH, min_blocks=1))
 
 
@@ -49,7 +49,7 @@ def test_every_tile(tile: Config, layout: str, beta: float) -> None:
     multiply(Case(tile.bm + 4, tile.bn - 4, 2 * tile.bk - 4, layout, beta=beta, config=tile, kernel=SMALL, sms=1))
 
 
-HALVES = [replace(c, min_blocks=1) for c in small.tiles(63, GPU) if c.bm * c.bn <= 1024]
+HALVES = [replace(c, min_blocks=1) for c in small.tiles(63) if c.bm * c.bn <= 1024]
 
 
 @pytest.mark.parametrize(("tile", "k", "layout"), [
@@ -127,7 +127,7 @@ def test_rows_that_start_anywhere_leave_by_neighbouring_words(n: int, ldc: int, 
                                                               stores: str) -> None:
     """Not four words of a lane beside each other, which each touch all sectors that four lanes write."""
     problem = Problem(200, n, 8, 8, n, ldc)
-    (config,) = (c for c in small.tiles(8, GPU) if (c.bm, c.bn, c.tm, c.tn) == tile)
+    (config,) = (c for c in small.tiles(8) if (c.bm, c.bn, c.tm, c.tn) == tile)
     text = compile_for(SMALL, config, problem, "sm_90", "ptx").code.decode()
     assert stores in text and ("st.global.v" in text) == ("v" in stores)
     draw = np.random.default_rng(0)
@@ -154,7 +154,7 @@ def test_what_all_tiles_read_comes_by_way_of_l1(m: int, n: int, k: int, via_l1: 
     problem = Problem.contiguous(m, n, k)
     macros = small.specialisation(problem)
     assert "".join(name for name in "AB" if macros[f"VIA_L1_{name}"]) == via_l1
-    text = compile_for(SMALL, small.tiles(k, GPU)[-1], problem, "sm_90", "ptx").code.decode()
+    text = compile_for(SMALL, small.tiles(k)[-1], problem, "sm_90", "ptx").code.decode()
     assert set(re.findall(r"cp\.async\.(c[ag])\.", text)) == ({"ca"} if via_l1 == "AB" else {"ca", "cg"})
 
 
@@ -178,7 +178,7 @@ def test_products_with_nothing_in_them_have_a_choice(arch: str, shape: tuple[int
 def test_sums_of_a_long_k_are_chunked() -> None:
     """In every tile that has registers for a second set of sums, whatever the problem."""
     for k in (8, 32, 64, 200):
-        for tile in small.tiles(k, GPU):
+        for tile in small.tiles(k):
             assert tile.chunked == (k > 32 and tile.tm * tile.tn <= 16), tile.label()
 
 
@@ -201,7 +201,7 @@ def test_tiles_hardly_spill(layout: str, size: int) -> None:
     """Some tens of bytes in places that are passed once; by words, which want more addresses, in any layout."""
     ta, tb = (letter == "T" for letter in layout)
     problem = Problem(size, size, size, size, size, size, trans_a=ta, trans_b=tb)
-    tiles = [*small.tiles(size, GPU), *small.configurations(problem, GPU)]
+    tiles = [*small.tiles(size), *small.configurations(problem, GPU)]
     found = in_parallel(lambda tile: compile_for(SMALL, tile, problem, "sm_90"), dict.fromkeys(tiles))
     assert max(one.spill_bytes for one in found) <= 48
 
@@ -226,7 +226,7 @@ def test_sums_of_four_are_added_up_two_by_two(k: int, pairs: bool) -> None:
     for one in [x + y for x, y in zip(sums[::2], sums[1::2], strict=True)] if pairs else sums:
         expected += one
     c = np.full((8, 8), np.nan, "f4")
-    tile = next(replace(c, min_blocks=1) for c in small.tiles(k, GPU) if c.tm * c.tn == 4)
+    tile = next(replace(c, min_blocks=1) for c in small.tiles(k) if c.tm * c.tn == 4)
     (report,) = run_library(SMALL, tile, Problem.contiguous(8, 8, k), a, b, c)
     assert report.clean, str(report)
     np.testing.assert_array_equal(c, expected)

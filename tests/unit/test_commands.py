@@ -129,7 +129,7 @@ def test_found_is_kept(words: str, here: Path, run: Any) -> None:
     "simulate k.ptx --grid 1 --block 1 --json k.ptx", "simulate k.ptx --grid 1 --block 1 --arg a.npy --json a.npy",
     "inspect show k.ptx --json k.ptx", "inspect show k.ptx --html k.ptx", "inspect show 14 --json x --html x",
     "bench --json x --svg x", "lab.scale --links k.ptx --json k.ptx", "accuracy --json x --plot x",
-    "report k.ptx -o k.ptx", "lab.profile --from k.ptx -o k.ptx", "sass apply k.ptx c.cubin --output k.ptx",
+    "report k.ptx -o k.ptx", "lab.choice fit --rows k.ptx -o k.ptx", "sass apply k.ptx c.cubin --output k.ptx",
     "sass optimize 14 --recipe k.ptx -o k.ptx",
 ])
 def test_an_input_is_never_replaced(words: str, here: Path, run: Any) -> None:

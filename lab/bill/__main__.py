@@ -111,7 +111,7 @@ def _show_variants(entries: list[dict[str, Any]]) -> None:
                for one in entry["steps"]],
               "Issue slots of a turn: " + ", ".join(f"{name} {count} ({100 * count / body:.1f} %)"
                                                     for name, count in slots.items())
-              + f". Bank conflicts, modelled: {entry['late_cycles']} cycles.", wrap=True)
+              + f". Bank conflicts, modelled: {entry['late_cycles']} cycles.", wrap=range(2))
         out.print()
 
 

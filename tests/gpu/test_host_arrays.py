@@ -22,7 +22,7 @@ def every() -> list[list[int]]:
 
 
 @pytest.mark.parametrize("precision", ["ieee", "emulated"])
-@pytest.mark.parametrize("size", [33, 256, 700, 1500, 3001])
+@pytest.mark.parametrize("size", [33, 700, 3001])
 def test_squares(size: int, precision: str) -> None:
     a, b = drawn(size, 1), drawn(size, 2)
     results = [pg.matmul(a, b, precision=precision, devices=devices) for devices in (None, *every())]

@@ -5,11 +5,15 @@ from __future__ import annotations
 import pytest
 
 torch = pytest.importorskip("torch", reason="the GPU tests use torch")
+pytest.register_assert_rewrite("torch_cases")
 
 import peakgemm as pg  # noqa: E402
 from peakgemm.integrations.torch import use  # noqa: E402
-from peakgemm.integrations.torch_use import _OPS  # noqa: E402
-from torch_cases import agrees, draw, operands, reference  # noqa: E402
+from torch_cases import UseCases, agrees, draw, reference  # noqa: E402
+
+
+class TestUse(UseCases):
+    device = "cuda"
 
 
 def test_ieee_whatever_tf32_says():
@@ -64,67 +68,6 @@ def test_use_runs_a_model_forward_and_backward():
     assert ran.calls.total() == total
 
 
-def test_use_reroutes_each_op():
-    x, y, bias = operands(((65, 33), (33, 17), (17,)))
-    x3, y3 = draw(4, 65, 33), draw(4, 33, 17, seed=1)
-    out, out3 = torch.empty(65, 17, device="cuda"), torch.empty(4, 65, 17, device="cuda")
-    into, into3 = draw(65, 17, seed=3), draw(4, 65, 17, seed=4)
-    before, before3 = into.clone(), into3.clone()
-    with use() as ran:
-        results = [
-            (x @ y, (x, y)), (torch.mm(x, y, out=out), (x, y)),
-            (torch.addmm(bias, x, y, beta=0.5, alpha=2), (x, y, bias, 2.0, 0.5)),
-            (torch.addmm(bias[:1], x, y), (x, y, bias[:1], 1.0, 1.0)),
-            (into.addmm_(x, y, beta=0.5), (x, y, before, 1.0, 0.5)),
-            (x3 @ y3, (x3, y3)), (torch.bmm(x3, y3, out=out3), (x3, y3)),
-            (torch.baddbmm(bias, x3, y3), (x3, y3, bias, 1.0, 1.0)),
-            (into3.baddbmm_(x3, y3), (x3, y3, before3, 1.0, 1.0)),
-            (torch.nn.functional.linear(x, y.T, bias), (x, y, bias, 1.0, 1.0)),
-            (torch.einsum("bij,bjk->bik", x3, y3), (x3, y3)),
-            (torch.addmm(bias, x, y, out=torch.empty(65, 17, device="cuda")), (x, y, bias, 1.0, 1.0)),
-            (torch.baddbmm(bias, x3, y3, out=torch.empty(4, 65, 17, device="cuda")), (x3, y3, bias, 1.0, 1.0)),
-        ]
-    for got, product in results:
-        assert agrees(got, *product)
-    assert set(ran.calls) == set(_OPS)
-    assert not ran.fallbacks
-
-
-def test_use_leaves_the_rest_to_torch():
-    x, y = draw(65, 33), draw(33, 17, seed=1)
-    same = [(x.to(t), y.to(t)) for t in (torch.float64, torch.float16, torch.bfloat16, torch.complex64)]
-    want = [torch.mm(a, b) for a, b in same]
-    square = draw(33, 33)
-    with use() as ran:
-        for (a, b), expected in zip(same, want, strict=True):
-            assert torch.equal(torch.mm(a, b), expected)
-        torch.mm(x.cpu(), y.cpu())
-        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-            x @ x
-        with pytest.raises(RuntimeError, match="same device"):
-            torch.mm(x, y.cpu())
-        with pytest.raises(RuntimeError, match="grad"):
-            torch.mm(x.clone().requires_grad_(), y, out=torch.empty(65, 17, device="cuda"))
-        torch.mm(square, square, out=square)  # an overlap: whatever torch does with it, no error of ours
-        sparse = torch.eye(65, device="cuda").to_sparse()
-        assert torch.allclose(torch.sparse.mm(sparse, x), x)
-    assert not ran.calls
-    assert ran.fallbacks["mm"] >= 5
-    assert ran.fallbacks["mm.out"] == 1
-
-
-def test_use_restores_after_an_exception():
-    kernels = {op: repr(torch.library.get_kernel(f"aten::{op}", "CUDA")) for op in _OPS}
-    x = draw(65, 65)
-    with pytest.raises(KeyError), use() as ran, use():
-        x @ x
-        raise KeyError
-    assert ran.calls == {"mm": 1}
-    assert kernels == {op: repr(torch.library.get_kernel(f"aten::{op}", "CUDA")) for op in _OPS}
-    x @ x
-    assert ran.calls == {"mm": 1}
-
-
 def test_use_in_graphs_and_compiled_code():
     torch._dynamo.reset()
     a, b = draw(65, 33), draw(33, 129, seed=1)
@@ -140,3 +83,12 @@ def test_use_in_graphs_and_compiled_code():
         assert torch.allclose(torch.compile(lambda x, y: torch.relu(x @ y))(a, b), torch.relu(reference(a, b)).float(),
                               atol=1e-4)
         assert ran.calls.total() > before
+
+
+def test_operands_on_two_devices_are_torchs():
+    x, y = draw(65, 33), draw(33, 17, seed=1)
+    with use() as ran:
+        torch.mm(x.cpu(), y.cpu())
+        with pytest.raises(RuntimeError, match="same device"):
+            torch.mm(x, y.cpu())
+    assert not ran.calls

@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 
 from peakgemm.errors import InvalidValue
-from peakgemm.tools.simulator import run
 from peakgemm.tools.simulator.front.ptx import PtxError, UnknownInstruction
+from simulator_cases import threads
 
-SOURCE = """.version 8.0
-.target sm_90
-.address_size 64
-.visible .entry k(.param .u64 out) .reqnctapercluster %(size)s
-{
-  .reg .pred %%p<3>; .reg .b32 %%r<16>; .reg .b64 %%rd<8>;
-  .shared .align 16 .b8 mine[256];
-  mov.u32 %%r0, %%tid.x; mov.u32 %%r1, %%ctaid.x; mov.u32 %%r2, %%cluster_ctarank;
-  mad.lo.u32 %%r3, %%r1, 100, %%r0;
-  shl.b32 %%r4, %%r0, 2; mov.u32 %%r5, mine; add.u32 %%r5, %%r5, %%r4;
-  st.shared.u32 [%%r5], %%r3;
-  %(before)s
-  xor.b32 %%r6, %%r2, 1;
-  mapa.shared::cluster.u32 %%r7, %%r5, %%r6;
-  ld.shared::cluster.u32 %%r8, [%%r7];
-  %(after)s
-  ld.param.u64 %%rd0, [out]; mad.lo.u32 %%r9, %%r1, 64, %%r0; mul.wide.u32 %%rd1, %%r9, 4; add.u64 %%rd0, %%rd0, %%rd1;
-  st.global.u32 [%%rd0], %%r8;
-  ret;
-}
-"""
 MEET = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
 
 
 def cluster(blocks: int = 6, before: str = MEET, after: str = MEET, size: str = "2, 1, 1"):
-    out = np.zeros(blocks * 64, np.uint32)
-    return run(SOURCE % {"before": before, "after": after, "size": size}, grid=blocks, block=64, args=[out]), out
+    """Each thread writes its number to shared memory and reads the one of the neighbour block; what it read."""
+    body = f""".shared .align 16 .b8 mine[256]; mov.u32 %r1, %ctaid.x; mov.u32 %r2, %cluster_ctarank;
+      mad.lo.u32 %r3, %r1, 100, %r0; shl.b32 %r4, %r0, 2; mov.u32 %r5, mine; add.u32 %r5, %r5, %r4;
+      st.shared.u32 [%r5], %r3; {before} xor.b32 %r6, %r2, 1; mapa.shared::cluster.u32 %r7, %r5, %r6;
+      ld.shared::cluster.u32 %r8, [%r7]; {after}"""
+    report, out = threads(body, 64, grid=blocks, leaves="%r8", bounds=f".reqnctapercluster {size}")
+    return report, np.array(out)
 
 
 def test_each_reads_what_the_other_wrote() -> None:
@@ -97,55 +79,6 @@ def test_a_store_into_a_block_that_may_have_ended() -> None:
     assert "writes to shared memory of the block of" in report.faults[0].message
 
 
-@pytest.mark.parametrize("text", [
-    "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r7], %r0, [%r7];",
-    "atom.shared::cluster.add.u32 %r8, [%r7], 1;", "red.shared::cluster.add.u32 [%r7], 1;",
-    "mbarrier.arrive.expect_tx.relaxed.cluster.shared::cluster.b64 _, [%r7], 16;", "barrier.cluster.wait;",
-    "barrier.cluster.arrive.relaxed; barrier.cluster.wait;",
-])
-def test_what_is_refused_by_name(text: str) -> None:
-    with pytest.raises(UnknownInstruction, match=re.escape(text.split()[0].rstrip(";"))):
-        cluster(after=f"{text} {MEET}")
-
-
-MULTICAST = """.version 8.0
-.target sm_90
-.address_size 64
-.visible .entry k(.param .u64 from, .param .u64 out) .reqnctapercluster 2, 1, 1
-{
-  .reg .pred %%p<3>; .reg .b16 %%h<2>; .reg .b32 %%r<16>; .reg .b64 %%rd<8>;
-  .shared .align 16 .b8 here[64]; .shared .align 8 .b64 full; .shared .align 8 .b64 empty;
-  mov.u32 %%r0, %%tid.x; mov.u32 %%r1, %%ctaid.x; mov.u32 %%r2, %%cluster_ctarank;
-  mov.u32 %%r3, here; mov.u32 %%r4, full; mov.u32 %%r5, empty;
-  ld.param.u64 %%rd0, [from]; ld.param.u64 %%rd1, [out];
-  setp.eq.u32 %%p0, %%r0, 0;
-  @%%p0 mbarrier.init.shared.b64 [%%r4], 1;
-  @%%p0 mbarrier.init.shared.b64 [%%r5], %(readers)s;
-  barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
-  mov.u32 %%r6, 0;
-again:
-  @!%%p0 bra read;
-  @%%p0 mbarrier.arrive.expect_tx.shared.b64 %%rd2, [%%r4], 64;
-  shl.b32 %%r7, %%r2, 5; add.u32 %%r8, %%r3, %%r7; mad.lo.u32 %%r7, %%r6, 64, %%r7;
-  cvt.u64.u32 %%rd3, %%r7; add.u64 %%rd3, %%rd0, %%rd3; mov.u16 %%h0, %(mask)s;
-  cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster
-    [%%r8], [%%rd3], 32, [%%r4], %%h0;
-read:
-  mbarrier.try_wait.parity.shared.b64 %%p1, [%%r4], %%r6;
-  @!%%p1 bra read;
-  and.b32 %%r9, %%r0, 15; shl.b32 %%r9, %%r9, 2; add.u32 %%r9, %%r3, %%r9; ld.shared.u32 %%r10, [%%r9];
-  mad.lo.u32 %%r11, %%r1, 2, %%r6; mad.lo.u32 %%r11, %%r11, 32, %%r0; mul.wide.u32 %%rd3, %%r11, 4;
-  add.u64 %%rd3, %%rd1, %%rd3; st.global.u32 [%%rd3], %%r10;
-  mov.u32 %%r12, 0; %(arrive)s
-wait:
-  @%%p0 mbarrier.try_wait.parity.shared.b64 %%p1, [%%r5], %%r6;
-  @!%%p0 setp.eq.u32 %%p1, 0, 0;
-  @!%%p1 bra wait;
-  add.u32 %%r6, %%r6, 1; setp.lt.u32 %%p2, %%r6, 2; @%%p2 bra again;
-  %(end)s
-  ret;
-}
-"""
 ARRIVE = ("mapa.shared::cluster.u32 %r13, %r5, 0; mbarrier.arrive.shared::cluster.b64 _, [%r13]; "
           "mapa.shared::cluster.u32 %r13, %r5, 1; mbarrier.arrive.shared::cluster.b64 _, [%r13];")
 OWN = "mbarrier.arrive.shared.b64 %rd4, [%r5];"
@@ -153,9 +86,31 @@ OWN = "mbarrier.arrive.shared.b64 %rd4, [%r5];"
 
 def multicast(readers: int = 64, arrive: str = ARRIVE, mask: int = 3):
     """Each block copies half of 64 bytes to both, twice; ``readers`` have read before it does so again."""
-    words, out = np.arange(32, dtype=np.uint32), np.zeros(4 * 2 * 32, np.uint32)
-    source = MULTICAST % {"readers": readers, "arrive": arrive, "end": MEET, "mask": mask}
-    return run(source, grid=4, block=32, args=[words, out]), out
+    body = f""".shared .align 16 .b8 here[64]; .shared .align 8 .b64 full; .shared .align 8 .b64 empty;
+      mov.u32 %r1, %ctaid.x; mov.u32 %r2, %cluster_ctarank; mov.u32 %r3, here; mov.u32 %r4, full; mov.u32 %r5, empty;
+      ld.param.u64 %rd5, [from]; setp.eq.u32 %p0, %r0, 0; @%p0 mbarrier.init.shared.b64 [%r4], 1;
+      @%p0 mbarrier.init.shared.b64 [%r5], {readers}; {MEET} mov.u32 %r6, 0;
+    again:
+      @!%p0 bra read;
+      @%p0 mbarrier.arrive.expect_tx.shared.b64 %rd2, [%r4], 64;
+      shl.b32 %r7, %r2, 5; add.u32 %r8, %r3, %r7; mad.lo.u32 %r7, %r6, 64, %r7;
+      cvt.u64.u32 %rd3, %r7; add.u64 %rd3, %rd5, %rd3; mov.u16 %h0, {mask};
+      cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster
+        [%r8], [%rd3], 32, [%r4], %h0;
+    read:
+      mbarrier.try_wait.parity.shared.b64 %p1, [%r4], %r6;
+      @!%p1 bra read;
+      and.b32 %r9, %r0, 15; shl.b32 %r9, %r9, 2; add.u32 %r9, %r3, %r9; ld.shared.u32 %r10, [%r9];
+      mad.lo.u32 %r11, %r1, 2, %r6; mad.lo.u32 %r11, %r11, 32, %r0; mul.wide.u32 %rd3, %r11, 4;
+      add.u64 %rd3, %rd0, %rd3; st.global.u32 [%rd3], %r10; {arrive}
+    wait:
+      @%p0 mbarrier.try_wait.parity.shared.b64 %p1, [%r5], %r6;
+      @!%p0 setp.eq.u32 %p1, 0, 0;
+      @!%p1 bra wait;
+      add.u32 %r6, %r6, 1; setp.lt.u32 %p2, %r6, 2; @%p2 bra again; {MEET}"""
+    report, out = threads(body, 32, grid=4, leaves="", out=np.zeros(4 * 2 * 32, "u4"), params=".param .u64 from",
+                          args=[np.arange(32, dtype="u4")], bounds=".reqnctapercluster 2, 1, 1")
+    return report, np.array(out)
 
 
 def test_a_copy_to_both_blocks() -> None:
@@ -181,11 +136,3 @@ def test_arriving_where_a_block_has_ended() -> None:
     report, _ = cluster(before=f"{MEET} setp.eq.u32 %p1, %r2, 1; @%p1 ret; {polls}",
                         after="mbarrier.arrive.shared::cluster.b64 _, [%r7];")
     assert any("arrival at an mbarrier of a block that has ended" in fault.message for fault in report.faults)
-
-
-def test_special_registers_of_a_cluster() -> None:
-    reads = ("mov.u32 %r8, %clusterid.x; mad.lo.u32 %r8, %r8, 10, %r2; mov.u32 %r10, %cluster_nctarank; "
-             "mad.lo.u32 %r8, %r10, 100, %r8; mov.u32 %r10, %nclusterid.x; mad.lo.u32 %r8, %r10, 1000, %r8;")
-    report, out = cluster(after=f"{reads} {MEET}")
-    assert report.clean and out.reshape(6, 64)[:, 0].tolist() == [3200 + block // 2 * 10 + block % 2
-                                                                  for block in range(6)]

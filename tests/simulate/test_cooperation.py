@@ -1,19 +1,16 @@
 """Threads that wait for each other: named barriers, flags, locks, mbarriers, early exits."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from peakgemm.tools.simulator import run
-from simulator_cases import FIXTURES, ptx
+from simulator_cases import FIXTURES, clean, line_of, threads, values
 
 SOURCE = FIXTURES / "cooperation.cu"
 RNG = np.random.default_rng(3)
-
-
-def go(entry, grid, block, args, clean=True, **options):
-    report = run(SOURCE, entry=entry, grid=grid, block=block, args=args, **options)
-    assert report.clean or not clean, str(report)
-    return report
+go = partial(clean, SOURCE)
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 7])
@@ -27,25 +24,17 @@ def test_producer_and_consumers_with_named_barriers(rounds):
 def test_missing_half_of_the_handshake_is_found(broken):
     """A side that runs ahead races, reads what nobody wrote, or arrives once too often and leaves the other waiting."""
     x, out = RNG.standard_normal((7, 96)).astype("f4"), np.zeros(96, "f4")
-    report = go("specialised", 1, 128, [x, out, 7], clean=False, macros={broken: 1})
+    report = run(SOURCE, entry="specialised", grid=1, block=128, args=[x, out, 7], macros={broken: 1})
     assert {"shared_race", "shared_unwritten", "deadlock"} & {fault.kind for fault in report.faults}, str(report)
 
 
 def test_an_endless_kernel_is_stopped_with_its_hot_lines():
-    report = go("endless", 1, 1, [np.zeros(2, "i4")], clean=False, max_steps=20_000)
+    report = run(SOURCE, entry="endless", grid=1, block=1, args=[np.zeros(2, "i4")], max_steps=5_000)
     assert "max_steps" in report.stopped and report.faults[-1].kind == "never_ending"
-    line = next(i for i, text in enumerate(SOURCE.read_text().splitlines(), 1) if "while (out[0] >= 0)" in text)
-    assert f"cooperation.cu:{line}" in report.faults[-1].message
+    assert f"cooperation.cu:{line_of('while (out[0] >= 0)', 'cooperation.cu')}" in report.faults[-1].message
 
 
-def test_spin_lock():
-    mutex, counter = np.zeros(1, "i4"), np.zeros(1, "i4")
-    go("lock", 2, 40, [mutex, counter])
-    assert counter[0] == 80
-
-
-STRONG = """.shared .align 16 .b8 s[64]; ld.param.u64 %rd0, [out]; mov.u32 %r0, %tid.x; shl.b32 %r2, %r0, 2;
-  mov.u32 %r1, s; add.u32 %r1, %r1, %r2; mov.u32 %r9, 5; {} st.global.u32 [%rd0], %r9; ret;"""
+SHARED = ".shared .align 16 .b8 s[64]; mov.u32 %r1, s; mov.u32 %r9, 5;"
 
 
 @pytest.mark.parametrize("store", ["st.volatile.shared.u32 [%r1], %r3;", "st.relaxed.cta.shared.u32 [%r1], %r3;",
@@ -53,14 +42,11 @@ STRONG = """.shared .align 16 .b8 s[64]; ld.param.u64 %rd0, [out]; mov.u32 %r0, 
 @pytest.mark.parametrize("load", ["ld.shared.u32 %r9, [%r1];", "ld.volatile.shared.u32 %r9, [%r1];",
                                   "ld.acquire.cta.shared.u32 %r9, [%r1];"])
 def test_what_a_strong_store_writes_is_written(store, load):
-    out = np.zeros(1, "u4")
-    report = run(ptx(STRONG.format(f"mov.u32 %r3, 9; {store} {load}"), ".param .u64 out"), grid=1, block=1, args=[out])
-    assert report.clean and out[0] == 9, str(report)
+    assert values(f"{SHARED} mov.u32 %r3, 9; {store} {load}") == [9]
 
 
 def test_a_strong_load_reads_and_writes_nothing():
-    body = "ld.volatile.shared.u32 %r9, [%r1]; ld.shared.u32 %r8, [%r1];"
-    report = run(ptx(STRONG.format(body), ".param .u64 out"), grid=1, block=1, args=[np.zeros(1, "u4")])
+    report, _ = threads(f"{SHARED} ld.volatile.shared.u32 %r9, [%r1]; ld.shared.u32 %r8, [%r1];")
     assert [fault.kind for fault in report.faults] == ["shared_unwritten"] * 2, str(report)
 
 

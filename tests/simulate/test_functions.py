@@ -1,34 +1,24 @@
 """Calls of functions: arguments, results, recursion, divergence; printf and assert."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 
 import record_schema
-from peakgemm import cli
-from peakgemm.cli import console
 from peakgemm.errors import InvalidValue
 from peakgemm.tools.simulator import PtxError, UnknownInstruction, run
-from simulator_cases import FIXTURES, ptx
+from simulator_cases import FIXTURES, clean, command, line_of, threads, values
 
 SOURCE = FIXTURES / "calls.cu"
-
-
-def line_of(text):
-    return next(i for i, line in enumerate(SOURCE.read_text().splitlines(), 1) if text in line)
-
-
-def go(entry, args, grid=1, block=32):
-    report = run(SOURCE, entry=entry, grid=grid, block=block, args=args)
-    assert report.clean, str(report)
-    return report
+go = partial(clean, SOURCE)
 
 
 def test_recursion_of_lanes_that_differ():
     n, i = 90, np.arange(90)
     x, y, f = np.linspace(-1.5, 1.5, n).astype("f4"), np.zeros(n, "f4"), np.zeros(n, "i4")
-    go("recursion", [x, y, f, n], grid=3)
+    go("recursion", 3, 32, [x, y, f, n])
     fib = [0, 1]
     while len(fib) < 12:
         fib.append(fib[-1] + fib[-2])
@@ -40,7 +30,7 @@ def test_recursion_of_lanes_that_differ():
 def test_structs_and_addresses_of_local_arrays():
     n = 50
     x, y = np.linspace(-3, 3, n).astype("f4"), np.zeros(n, "f4")
-    go("structs", [x, y, n], grid=2)
+    go("structs", 2, 32, [x, y, n])
     for k in range(n):
         want = sum([x[k], x[k], 2.5, int(x[k] + np.float32(2.5))][:1 + k % 4])
         assert abs(y[k] - want) < 1e-5
@@ -48,9 +38,9 @@ def test_structs_and_addresses_of_local_arrays():
 
 def test_virtual_functions_and_tables_of_pointers():
     y, i = np.zeros(32, "f4"), np.arange(32)
-    go("virtuals", [y])
+    go("virtuals", 1, 32, [y])
     assert (y == np.where(i % 2, i * i, 3 * i)).all()
-    go("pointers", [y, 1])
+    go("pointers", 1, 32, [y, 1])
     assert (y == np.where(i % 2, i + 1, 2 * i)).all()
 
 
@@ -59,32 +49,28 @@ def test_recursion_without_an_end_is_stopped():
     report = run(SOURCE, entry="deep", grid=1, block=32, args=[2_000_000, f])
     (fault,) = report.faults
     assert fault.kind == "stack_overflow" and "calls itself too often" in fault.message and report.stopped
-    assert fault.count == 32 and fault.line == line_of("fib(n - 1)")
+    assert fault.count == 32 and fault.line == line_of("fib(n - 1)", "calls.cu")
 
 
 def test_printf():
     x = np.linspace(0, 4, 9).astype("f4")
-    report = go("prints", [x, 9])
+    report = go("prints", 1, 32, [x, 9])
     lines = report.printed.splitlines()
     assert sorted(lines) == sorted(["nothing", *(f"thread {i}: {x[i]:5.2f}|{i * 10:<6d}|ff {i << 40} {chr(97 + i)}%"
                                                  for i in (1, 3, 5, 7))])
     assert report.to_json()["printed"] == report.printed and "thread 3" in str(report)
 
 
-def test_what_the_command_says_of_them(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(console.err, "width", 1000)
-    words = ["peakgemm", "simulate", str(SOURCE), "--grid", "1", "--block", "32", "--no-source"]
+def test_what_the_command_says_of_them(tmp_path):
+    words = [SOURCE, "--grid", "1", "--block", "32", "--no-source"]
     for more, code, says in (
-        (["--kernel", "prints", "--arg", "f32:9:ones", "--arg", "9", "--json", str(tmp_path / "r.json")], 0,
+        (["--kernel", "prints", "--arg", "f32:9:ones", "--arg", "9", "--json", tmp_path / "r.json"], 0,
          "Printed by prints:\nthread 1:  1.00|10"),
         (["--kernel", "asserts", "--arg", "f32:32:arange", "--arg", "f32:32", "--arg", "32"], 1,
          "assertion: assertion `x[i] < 5.0f` failed"),
     ):
-        monkeypatch.setattr("sys.argv", [*words, *more])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        assert (end.value.code or 0) == code
-        assert says in "".join(capsys.readouterr())
+        ended, *texts = command(*words, *more)
+        assert ended == code and says in "".join(texts)
     data = json.loads((tmp_path / "r.json").read_text())
     record_schema.validate(data)
     assert data["report"]["printed"].count("thread") == 4
@@ -96,9 +82,9 @@ def test_a_failed_assertion():
     (fault,) = report.faults
     assert fault.kind == "assertion" and report.stopped and fault.count == 27
     assert "assertion `x[i] < 5.0f` failed at" in fault.message and "calls.cu" in fault.message
-    assert f":{line_of('// the assertion')} in" in fault.message and "asserts" in fault.message
+    assert f":{line_of('// the assertion', 'calls.cu')} in" in fault.message and "asserts" in fault.message
     assert fault.threads[0][1] == (5, 0, 0)
-    assert go("asserts", [x[:4], y[:4], 4], block=4).clean
+    go("asserts", 1, 4, [x[:4], y[:4], 4])
 
 
 # ---- written by hand --------------------------------------------------------------------------
@@ -117,17 +103,11 @@ FUNCTIONS = """
 .extern .func (.param .b32 r) elsewhere(.param .b32 a);
 .global .u64 table[2] = {third, fourth};
 """
-HEAD = ("mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [out]; mad.wide.u32 %rd1, %r0, 4, %rd0; mov.u32 %r9, 1000; "
-        "setp.lt.u32 %p1, %r0, 3;")
 
 
-def hand(body, threads=6, functions=FUNCTIONS):
-    out = np.zeros(threads, "u4")
-    text = ptx(f"{HEAD} {body} st.global.u32 [%rd1], %r9; ret;", ".param .u64 out").replace(
-        ".visible", functions + "\n.visible")
-    report = run(text, grid=1, block=threads, args=[out])
-    assert report.clean, str(report)
-    return out.tolist()
+def hand(body, functions=FUNCTIONS):
+    """What six threads leave in ``%r9``, 1000 at first; ``%p1`` holds for the first three."""
+    return values(f"mov.u32 %r9, 1000; setp.lt.u32 %p1, %r0, 3; {body}", 6, before=functions)
 
 
 ONE = "{{ .param .b32 p; .param .b32 q; st.param.b32 [p], %r0; {} ld.param.b32 %r9, [q]; }}"
@@ -166,13 +146,13 @@ def test_calls_that_are_refused(body, says):
     if says is None:
         assert hand(body)  # two bytes of padding are passed on
         return
+    functions = FUNCTIONS + ".func bad(.param .b999 x) { ret; }"
     with pytest.raises((UnknownInstruction, PtxError), match=says):
-        hand(body, functions=FUNCTIONS + ".func bad(.param .b999 x) { ret; }")
-    skip = f"mov.u32 %r5, 0; setp.eq.u32 %p2, %r5, 0; @%p2 bra OVER; {body} OVER:"
-    assert hand(skip, functions=FUNCTIONS + ".func bad(.param .b999 x) { ret; }") == [1000] * 6
+        hand(body, functions)
+    assert hand(f"mov.u32 %r5, 0; setp.eq.u32 %p2, %r5, 0; @%p2 bra OVER; {body} OVER:", functions) == [1000] * 6
 
 
 def test_local_memory_has_an_end():
     big = ".func big { .local .b8 room[600000]; .reg .b64 t; mov.u64 t, room; ret; }"
     with pytest.raises(InvalidValue, match=r"bytes of local memory per thread, a GPU has 524,288"):
-        hand("call big;", functions=big)
+        threads("call big;", before=big)

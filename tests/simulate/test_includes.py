@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from peakgemm import cli
 from peakgemm.errors import CompileFailed, InvalidValue
 from peakgemm.tools.simulator import run
 from peakgemm.tools.simulator.front import includes
+from simulator_cases import command
 
 needs_cuda_headers = pytest.mark.skipif(includes.toolkit() is None, reason="no headers of CUDA: pip install "
                                         "nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl")
@@ -30,10 +30,14 @@ CUDA = """#include <cuda_fp16.h>
 #include <cuda_bf16.h>
 #include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>
-#include <mma.h>
 #include <cassert>
 #include <cstdio>
+#include <limits>
+#include <tuple>
+#include <type_traits>
+#include <utility>
 namespace cg = cooperative_groups;
+template <typename T>
 __global__ void sum(const __half* x, __half scale, __nv_bfloat16 shift, float* y, int n) {
   auto block = cg::this_thread_block();
   auto warp = cg::tiled_partition<32>(block);
@@ -43,11 +47,11 @@ __global__ void sum(const __half* x, __half scale, __nv_bfloat16 shift, float* y
   v = cg::reduce(warp, v, cg::plus<float>());
   block.sync();
   if (warp.thread_rank() == 0) y[warp.meta_group_rank()] = v + __bfloat162float(shift);
-}
-__global__ void other(float* y) {
-  nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, 16, float> c;
-  nvcuda::wmma::fill_fragment(c, 0.0f);
-  nvcuda::wmma::store_matrix_sync(y, c, 16, nvcuda::wmma::mem_row_major);
+  if (i) return;
+  static_assert(std::is_same<T, float>::value && !std::is_integral_v<T>);
+  std::conditional_t<sizeof(T) == 4, float, double> top = std::numeric_limits<T>::max();
+  std::pair<int, float> p{1, 2.0f};
+  y[2] = top; y[3] = std::sqrt(4.0f) + p.first + std::get<0>(std::make_tuple(5, 6)); y[4] = -INFINITY;
 }
 """
 
@@ -62,30 +66,32 @@ def nowhere(monkeypatch):
     includes.forget()
 
 
+def go(folder, text, *args, block=1, **options):
+    """Run the kernel of a file ``k.cu`` of this text."""
+    (folder / "k.cu").write_text(text)
+    return run(folder / "k.cu", grid=1, block=block, args=args, **options)
+
+
 def test_headers_of_the_host(tmp_path, nowhere):
-    (tmp_path / "h.cu").write_text(HOST)
     x, y = np.array([-2.5, 3, np.inf, 0], "f4"), np.zeros(4, "u4")
-    report = run(tmp_path / "h.cu", grid=1, block=4, args=[x, y, 41])
+    report = go(tmp_path, HOST, x, y, 41, block=4)
     assert report.clean and y.tolist() == [2, 3, 7, 0] and report.printed == "41\n"
 
 
 @needs_cuda_headers
-def test_headers_of_cuda(tmp_path):
-    (tmp_path / "c.cu").write_text(CUDA)
-    x, y = np.arange(64, dtype="f2"), np.zeros(2, "f4")
+def test_headers_of_cuda_and_of_its_library(tmp_path):
+    x, y = np.arange(64, dtype="f2"), np.zeros(5, "f4")
     args = [x, np.float16(0.5), np.uint16(0x3F80), y, 50]
-    assert run(tmp_path / "c.cu", entry="sum", grid=1, block=64, args=args).clean
-    assert y.tolist() == [x[:32].astype("f4").sum() / 2 + 1, x[32:50].astype("f4").sum() / 2 + 1]
-    with pytest.raises(InvalidValue, match=r"wmma.store.d.*the simulator does not know it"):
-        run(tmp_path / "c.cu", entry="other", grid=1, block=32, args=[np.zeros(256, "f4")])
+    assert go(tmp_path, CUDA, *args, entry="sum<float>", block=64).clean
+    assert y.tolist() == [x[:32].astype("f4").sum() / 2 + 1, x[32:50].astype("f4").sum() / 2 + 1,
+                          np.finfo("f4").max, 8, -np.inf]
 
 
 @pytest.mark.parametrize("form", ["<cuda_fp16.h>", '"cuda_fp16.h"', "<cub/cub.cuh>", "<cuda/std/tuple>", "<mma.h>"])
 def test_a_header_of_cuda_that_is_not_here(tmp_path, nowhere, form):
-    (tmp_path / "m.cu").write_text(f"#include {form}\n__global__ void k() {{}}")
     with pytest.raises(CompileFailed, match=r"was not found, and no headers of CUDA were found: install CUDA's headers "
                        r"\(pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl.*CUDA_HOME") as error:
-        run(tmp_path / "m.cu", grid=1, block=1, args=[])
+        go(tmp_path, f"#include {form}\n__global__ void k() {{}}")
     assert "--include" not in str(error.value)
 
 
@@ -96,19 +102,17 @@ def test_a_header_of_cuda_that_is_not_here(tmp_path, nowhere, form):
     ("<curand_kernel.h>", "pip install nvidia-curand"),
 ])
 def test_a_header_that_is_not_cudas(tmp_path, form, says):
-    (tmp_path / "m.cu").write_text(f"#include {form}\n__global__ void k() {{}}")
     with pytest.raises(CompileFailed, match=says) as error:
-        run(tmp_path / "m.cu", grid=1, block=1, args=[])
+        go(tmp_path, f"#include {form}\n__global__ void k() {{}}")
     text = str(error.value)
-    assert "nvidia-cuda-runtime" not in text and text.count("was not found") == 1 and "m.cu(1)" in text
+    assert "nvidia-cuda-runtime" not in text and text.count("was not found") == 1 and "k.cu(1)" in text
 
 
 def test_a_header_that_nobody_asks_for(tmp_path):
     """What the preprocessor excludes need not be there, so that host code can be guarded."""
-    (tmp_path / "g.cu").write_text('#ifndef __CUDACC_RTC__\n#include "helpers.h"\n#include <boost/any.hpp>\n#endif\n'
-                                   "__global__ void k(int* y) { *y = 3; }")
     y = np.zeros(1, "i4")
-    assert run(tmp_path / "g.cu", grid=1, block=1, args=[y]).clean and y[0] == 3
+    assert go(tmp_path, '#ifndef __CUDACC_RTC__\n#include "helpers.h"\n#include <boost/any.hpp>\n#endif\n'
+              "__global__ void k(int* y) { *y = 3; }", y).clean and y[0] == 3
 
 
 LEFT_OUT = """#include <iostream>
@@ -123,32 +127,11 @@ __global__ void k(int* y) { *y = CEIL_DIV(7, 2) + sizeof(CUtensorMap); MORE }
 
 def test_headers_of_host_code_are_left_out(tmp_path, nowhere):
     y = np.zeros(1, "i4")
-    (tmp_path / "h.cu").write_text(LEFT_OUT.replace("MORE", ""))
-    assert run(tmp_path / "h.cu", grid=1, block=1, args=[y]).clean and y[0] == 4 + 128
-    (tmp_path / "h.cu").write_text(LEFT_OUT.replace("MORE", 'std::cout << "x";'))
-    with pytest.raises(CompileFailed, match=r"h.cu\(7\): error(.|\n)*<iostream>, <cublas_v2.h>, <cuda_runtime.h>, "
+    assert go(tmp_path, LEFT_OUT.replace("MORE", ""), y).clean and y[0] == 4 + 128
+    with pytest.raises(CompileFailed, match=r"k.cu\(7\): error(.|\n)*<iostream>, <cublas_v2.h>, <cuda_runtime.h>, "
                        r"<algorithm>: left out") as error:
-        run(tmp_path / "h.cu", grid=1, block=1, args=[y])
+        go(tmp_path, LEFT_OUT.replace("MORE", 'std::cout << "x";'), y)
     assert str(error.value).count("left out") == 1
-
-
-@needs_cuda_headers
-def test_headers_of_the_library_that_device_code_uses(tmp_path):
-    (tmp_path / "t.cu").write_text("""#include <limits>
-#include <tuple>
-#include <type_traits>
-#include <utility>
-#include <cuda_fp16.h>
-template <typename T> __global__ void k(float* y) {
-  static_assert(std::is_same<T, float>::value && !std::is_integral_v<T>);
-  std::conditional_t<sizeof(T) == 4, float, double> top = std::numeric_limits<T>::max();
-  std::pair<int, float> p{1, 2.0f};
-  y[0] = top; y[1] = std::sqrt(4.0f) + p.first + std::get<0>(std::make_tuple(5, 6)); y[2] = -INFINITY;
-}
-""")
-    y = np.zeros(3, "f4")
-    assert run(tmp_path / "t.cu", entry="k<float>", grid=1, block=1, args=[y]).clean
-    assert y.tolist() == [np.finfo("f4").max, 8, -np.inf]
 
 
 NVCC = """
@@ -173,20 +156,18 @@ __global__ void k(const uint n, double* y) {
 
 
 def test_what_nvcc_knows_without_an_include(tmp_path, nowhere):
-    (tmp_path / "n.cu").write_text(NVCC)
     y = np.zeros(6)
-    assert run(tmp_path / "n.cu", grid=1, block=1, args=[7, y]).clean
+    assert go(tmp_path, NVCC, 7, y).clean
     assert y[:3].tolist() == [np.pi, np.inf, 14.5] and np.isnan(y[3]) and y[4:].tolist() == [np.inf, 7]
 
 
 @needs_cuda_headers
-@pytest.mark.parametrize("header", ["cuda_fp16.h", "cuda_bf16.h", "cooperative_groups.h", "cuda/std/cstdint",
-                                    "cuda/std/cmath", "mma.h", "cuComplex.h"])
-def test_it_agrees_with_cudas_headers(tmp_path, header):
-    (tmp_path / "a.cu").write_text(f"#include <{header}>\n#include <cstdint>\n#include <cfloat>\n"
-                                   "__global__ void k(uint* y) { *y = sizeof(int64_t) + sizeof(std::uint32_t); }")
+def test_it_agrees_with_cudas_headers(tmp_path):
+    headers = ("cuda_fp16.h", "cuda_bf16.h", "cooperative_groups.h", "cuda/std/cstdint", "cuda/std/cmath", "mma.h",
+               "cuComplex.h", "cstdint", "cfloat")
     y = np.zeros(1, "u4")
-    assert run(tmp_path / "a.cu", grid=1, block=1, args=[y]).clean and y[0] == 12
+    assert go(tmp_path, "".join(f"#include <{header}>\n" for header in headers) +
+              "__global__ void k(uint* y) { *y = sizeof(int64_t) + sizeof(std::uint32_t); }", y).clean and y[0] == 12
 
 
 @pytest.mark.parametrize(("text", "says"), [
@@ -197,17 +178,14 @@ def test_it_agrees_with_cudas_headers(tmp_path, header):
     ("__host__ int twice(int x) { return 2 * x; }", "a function without __device__, line 3"),
 ])
 def test_host_code_is_refused_in_a_sentence(tmp_path, text, says):
-    (tmp_path / "w.cu").write_text("// A program.\n__global__ void k(float* x) { *x = 1; }\n" + text)
-    with pytest.raises(CompileFailed, match=rf"w.cu holds host code \({says}\), and only device code is") as error:
-        run(tmp_path / "w.cu", grid=1, block=1, args=[None])
+    kernel = "// A program.\n__global__ void k(float* x) { *x = 1; }\n"
+    with pytest.raises(CompileFailed, match=rf"k.cu holds host code \({says}\), and only device code is") as error:
+        go(tmp_path, kernel + text, None)
     assert "\n" not in str(error.value)
-    guarded = "// A program.\n__global__ void k(float* x) { *x = 1; }\n#ifndef __CUDACC_RTC__\n" + text + "\n#endif"
-    (tmp_path / "w.cu").write_text(guarded)
-    x = np.zeros(1, "f4")
-    assert run(tmp_path / "w.cu", grid=1, block=1, args=[x]).clean and x[0] == 1
-    (tmp_path / "w.cu").write_text(guarded.replace("*x = 1", "*x = nosuch"))
-    with pytest.raises(CompileFailed, match=r'w.cu\(2\): error: identifier "nosuch"') as error:
-        run(tmp_path / "w.cu", grid=1, block=1, args=[x])
+    guarded, x = f"{kernel}#ifndef __CUDACC_RTC__\n{text}\n#endif", np.zeros(1, "f4")
+    assert go(tmp_path, guarded, x).clean and x[0] == 1
+    with pytest.raises(CompileFailed, match=r'k.cu\(2\): error: identifier "nosuch"') as error:
+        go(tmp_path, guarded.replace("*x = 1", "*x = nosuch"), x)
     assert "host code" not in str(error.value)
 
 
@@ -245,17 +223,13 @@ def test_folders_of_the_caller(tmp_path, nowhere):
         run(tmp_path / "i.cu", grid=1, block=1, args=[y], include=[tmp_path / "three"])
 
 
-def test_the_option_of_the_command_line(tmp_path, monkeypatch, capsys):
+def test_the_option_of_the_command_line(tmp_path):
     (tmp_path / "inc").mkdir()
     (tmp_path / "inc" / "mine.h").write_text("#define MINE 3\n")
     (tmp_path / "i.cu").write_text("#include <mine.h>\n#include <cstdio>\nnamespace n { __global__ void k(int* y) {"
                                    ' *y = MINE; printf("[%d]", MINE); } }')
-    words = ["peakgemm", "simulate", str(tmp_path / "i.cu"), "--grid", "1", "--block", "1", "--arg", "s32:1",
-             "--kernel", "k", "--no-source"]
-    for more, code in ((["--include", str(tmp_path), "--include", str(tmp_path / "inc")], 0), ([], 2)):
-        monkeypatch.setattr("sys.argv", [*words, *more])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        assert (end.value.code or 0) == code
-        out, err = capsys.readouterr()
-        assert "[3]" in out if code == 0 else "mine.h was not found" in err
+    words = [tmp_path / "i.cu", "--grid", "1", "--block", "1", "--arg", "s32:1", "--kernel", "k", "--no-source"]
+    code, out, _ = command(*words, "--include", tmp_path, "--include", tmp_path / "inc")
+    assert code == 0 and "[3]" in out
+    code, _, err = command(*words)
+    assert code == 2 and "mine.h was not found" in err

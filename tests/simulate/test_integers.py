@@ -75,13 +75,13 @@ def clamp(a, bits, sign):
 def video(bits, sign, total, function, saturate=False):
     """A SIMD video instruction; ``total``: the sum of its results and the third operand."""
     def of(a, b, c):
-        def one(x, y):
+        def element(x, y):
             value = function(x, y)
             limits = (-(1 << bits - 1), (1 << bits - 1) - 1) if sign else (0, (1 << bits) - 1)
             values.append(min(max(value, limits[0]), limits[1]) if saturate else value)
             return values[-1]
         values = []
-        out = parts(a, b, bits, sign, one)
+        out = parts(a, b, bits, sign, element)
         return sum(values) + c if total else out
     return of
 
@@ -145,43 +145,39 @@ def test_three_operands(text):
     assert list(got) == want
 
 
-def test_prmt_bfi_and_bit_counts():
-    got = apply("prmt.b32 %o, %i0, %i1, 0x3715;", "b32", ("b32", A), ("b32", B))
-    for a, b, value in zip(A, B, got, strict=False):
-        pair = int(b) << 32 | int(a)
-        assert value == sum((pair >> 8 * k & 255) << 8 * i for i, k in enumerate((5, 1, 7, 3)))
-    got = apply("bfi.b32 %o, %i0, %i1, 4, 8;", "b32", ("b32", A), ("b32", B))
-    assert list(got) == [(int(b) & ~0xFF0) | (int(a) & 255) << 4 for a, b in zip(A, B, strict=False)]
-    for text, function in (("popc.b32", lambda a: bin(a).count("1")), ("clz.b32", lambda a: 32 - a.bit_length()),
-                           ("brev.b32", lambda a: int(f"{a:032b}"[::-1], 2)),
-                           ("bfind.u32", lambda a: a.bit_length() - 1 & 0xFFFFFFFF)):
-        assert list(apply(f"{text} %o, %i0;", "b32", ("b32", A))) == [function(int(a)) for a in A], text
+X = A.astype(np.uint64) * np.uint64(0x100000001)
+Y = B.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+PAIRS = "mov.b64 {%r1, %r2}, %i0; mov.b64 {%r3, %r4}, %i1;"
+BYTES = np.array([0, 1, 127, 128, 255, 256, 65535], np.uint32)
+OTHERS = [  # text, type of the result, types and values of the operands, what it is
+    ("prmt.b32 %o, %i0, %i1, 0x3715;", "b32", (("b32", A), ("b32", B)), lambda a, b: sum(
+        ((b << 32 | a) >> 8 * k & 255) << 8 * i for i, k in enumerate((5, 1, 7, 3)))),
+    ("bfi.b32 %o, %i0, %i1, 4, 8;", "b32", (("b32", A), ("b32", B)), lambda a, b: b & ~0xFF0 | (a & 255) << 4),
+    ("popc.b32 %o, %i0;", "b32", (("b32", A),), lambda a: bin(a).count("1")),
+    ("clz.b32 %o, %i0;", "b32", (("b32", A),), lambda a: 32 - a.bit_length()),
+    ("brev.b32 %o, %i0;", "b32", (("b32", A),), lambda a: int(f"{a:032b}"[::-1], 2)),
+    ("bfind.u32 %o, %i0;", "b32", (("b32", A),), lambda a: a.bit_length() - 1),
+    ("mul.wide.s32 %o, %i0, %i1;", "b64", (("b32", A), ("b32", B)), lambda a, b: signed(a) * signed(b)),
+    ("mul.hi.u64 %o, %i0, %i1;", "b64", (("u64", X), ("u64", Y)), lambda a, b: a * b >> 64),
+    ("mul.hi.s64 %o, %i0, %i1;", "b64", (("u64", X), ("u64", Y)), lambda a, b: signed(a, 64) * signed(b, 64) >> 64),
+    (f"{PAIRS} add.cc.u32 %r5, %r1, %r3; addc.u32 %r6, %r2, %r4; mov.b64 %o, {{%r5, %r6}};", "b64",
+     (("u64", X), ("u64", Y)), lambda a, b: a + b),
+    (f"{PAIRS} mul.lo.u32 %r5, %r1, %r3; mul.hi.u32 %r6, %r1, %r3; mad.lo.cc.u32 %r6, %r1, %r4, %r6;"
+     "madc.hi.u32 %r7, %r1, %r4, 0; mad.lo.cc.u32 %r6, %r2, %r3, %r6; madc.hi.cc.u32 %r7, %r2, %r3, %r7;"
+     "addc.u32 %r8, 0, 0; mad.lo.cc.u32 %r7, %r2, %r4, %r7; madc.hi.u32 %r8, %r2, %r4, %r8; mov.b64 %o, {%r7, %r8};",
+     "b64", (("u64", X), ("u64", Y)), lambda a, b: a * b >> 64),
+    ("cvt.s32.s8 %o, %i0;", "b32", (("b32", BYTES),), lambda a: signed(a, 8)),
+    ("cvt.u32.u16 %o, %i0;", "b32", (("b16", BYTES),), lambda a: a),
+    ("cvt.s64.s32 %o, %i0;", "b64", (("b32", A),), signed),
+    ("cvt.sat.u8.s32 %r1, %i0; cvt.u32.u8 %o, %r1;", "b32", (("b32", A),), lambda a: clamp(a, 8, False)),
+]
 
 
-def test_wide_and_64_bit():
-    got = apply("mul.wide.s32 %o, %i0, %i1;", "s64", ("b32", A), ("b32", B))
-    assert list(got) == [signed(a) * signed(b) for a, b in zip(A, B, strict=False)]
-    x = np.array([int(a) * 0x100000001 % 2**64 for a in A], np.uint64)
-    y = np.array([int(b) * 0x9E3779B97F4A7C15 % 2**64 for b in B], np.uint64)
-    assert list(apply("mul.hi.u64 %o, %i0, %i1;", "u64", ("u64", x), ("u64", y))) == [
-        int(a) * int(b) >> 64 for a, b in zip(x, y, strict=False)]
-    assert list(apply("mul.hi.s64 %o, %i0, %i1;", "s64", ("u64", x), ("u64", y))) == [
-        signed(a, 64) * signed(b, 64) >> 64 for a, b in zip(x, y, strict=False)]
-    text = "mov.b64 {%r1, %r2}, %i0; mov.b64 {%r3, %r4}, %i1; add.cc.u32 %r5, %r1, %r3; addc.u32 %r6, %r2, %r4;"
-    assert list(apply(f"{text} mov.b64 %o, {{%r5, %r6}};", "u64", ("u64", x), ("u64", y))) == list(x + y)
-    text = ("mov.b64 {%r1, %r2}, %i0; mov.b64 {%r3, %r4}, %i1; mul.lo.u32 %r5, %r1, %r3; mul.hi.u32 %r6, %r1, %r3;"
-            "mad.lo.cc.u32 %r6, %r1, %r4, %r6; madc.hi.u32 %r7, %r1, %r4, 0; mad.lo.cc.u32 %r6, %r2, %r3, %r6;"
-            "madc.hi.cc.u32 %r7, %r2, %r3, %r7; addc.u32 %r8, 0, 0; mad.lo.cc.u32 %r7, %r2, %r4, %r7;"
-            "madc.hi.u32 %r8, %r2, %r4, %r8;")
-    assert list(apply(f"{text} mov.b64 %o, {{%r7, %r8}};", "u64", ("u64", x), ("u64", y))) == [
-        int(a) * int(b) >> 64 for a, b in zip(x, y, strict=False)]
-
-
-def test_conversions_of_width():
-    assert list(apply("cvt.s32.s8 %o, %i0;", "s32", ("b32", [127, 128, 255, 256]))) == [127, -128, -1, 0]
-    assert list(apply("cvt.u32.u16 %o, %i0;", "u32", ("b16", [0, 65535]))) == [0, 65535]
-    assert list(apply("cvt.s64.s32 %o, %i0;", "s64", ("b32", [1, 2**32 - 1]))) == [1, -1]
-    assert list(apply("cvt.sat.u8.s32 %r1, %i0; cvt.u32.u8 %o, %r1;", "u32", ("s32", [-5, 200, 300]))) == [0, 200, 255]
+@pytest.mark.parametrize(("text", "result", "operands", "function"), OTHERS, ids=[row[0][:30] for row in OTHERS])
+def test_other_forms(text, result, operands, function):
+    want = [function(*map(int, values)) % 2 ** int(result[1:]) for values in zip(
+        *(values for _, values in operands), strict=True)]
+    assert list(apply(text, result, *operands)) == want
 
 
 def test_predicates():

@@ -2,13 +2,12 @@
 
 import random
 
-import numpy as np
 import pytest
 
 from mutations import mutated, outcome, seeds
 from peakgemm.errors import InvalidValue
-from peakgemm.tools.simulator import run
-from simulator_cases import ptx
+from seldom import exhaustive
+from simulator_cases import threads
 
 SEEDS = seeds()
 
@@ -18,7 +17,7 @@ def test_what_is_changed_runs(seed, tmp_path):
     assert outcome(seed.text, seed.options, tmp_path)[0] == 0
 
 
-@pytest.mark.parametrize("part", range(12))
+@pytest.mark.parametrize("part", [*range(12), *map(exhaustive, range(12, 36))])
 def test_changed_texts_have_an_answer(part, tmp_path):
     for number in range(10):
         draw = random.Random(f"test {part} {number}")
@@ -31,14 +30,13 @@ def test_changed_texts_have_an_answer(part, tmp_path):
                                   "@%p1 bra TOP; ret;", "TOP: call f; bra TOP;"])
 @pytest.mark.parametrize("limit", [{"max_seconds": 0.2}, {"max_steps": 5000}])
 def test_what_never_ends_is_stopped(body, limit):
-    text = ptx(f"ld.param.u64 %rd0, [x]; {body}", ".param .u64 x").replace(".visible", ".func f { ret; }\n.visible")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("peakgemm.tools.simulator.machine.IDLE", 10**9)
-        report = run(text, grid=1, block=32, args=[np.zeros(1, "u4")], **limit)
+        report, _ = threads(body, 32, before=".func f { ret; }", **limit)
     (fault,) = report.faults
     assert fault.kind == "never_ending" and f"more than {next(iter(limit))}" in report.stopped
 
 
 def test_a_time_that_is_none():
     with pytest.raises(InvalidValue, match="max_seconds = 0 is not positive"):
-        run(ptx("ret;"), grid=1, block=1, args=[], max_seconds=0)
+        threads("", max_seconds=0)

@@ -5,20 +5,16 @@ import re
 import numpy as np
 import pytest
 
-from peakgemm.tools.simulator import UnknownInstruction, run
-from simulator_cases import ptx
+from peakgemm.tools.simulator import UnknownInstruction
+from simulator_cases import threads
 
-PARAMS = ".param .u64 out, .param .align 8 .b8 s[40], .param .align 8 .b8 t[24]"
 S, T = np.arange(10, dtype="u4") + 100, np.arange(6, dtype="u4") + 200
 
 
-def go(body, threads=1):
-    """Run ``body`` per thread, which leaves a number in ``%r9``; the report and the numbers."""
-    out = np.zeros(threads, "u4")
-    report = run(ptx("mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [out]; mad.wide.u32 %rd1, %r0, 4, %rd0;"
-                     f"cvt.u64.u32 %rd5, %r0; {body} st.global.u32 [%rd1], %r9; ret;", PARAMS),
-                 grid=1, block=threads, args=[out, S.tobytes(), T.tobytes()])
-    return report, list(out)
+def go(body, count=1):
+    """Run ``body`` by ``count`` threads with the structs ``s`` and ``t``; ``%rd5`` is the thread."""
+    return threads(f"cvt.u64.u32 %rd5, %r0; {body}", count, args=[S.tobytes(), T.tobytes()],
+                   params=".param .align 8 .b8 s[40], .param .align 8 .b8 t[24]")
 
 
 @pytest.mark.parametrize(("body", "want"), [
@@ -32,7 +28,7 @@ def go(body, threads=1):
     ("mov.b64 %rd2, s; cvta.param.u64 %rd3, %rd2; ld.u32 %r9, [%rd3+4];", [101] * 10),
 ])
 def test_members(body, want):
-    report, out = go(body, threads=10)
+    report, out = go(body, 10)
     assert report.clean and out == want, str(report)
 
 
@@ -50,7 +46,7 @@ def test_reads_outside_a_parameter_are_reported_and_give_zero(body, kind, messag
 
 
 def test_only_the_lanes_outside_are_refused():
-    report, out = go("mov.b64 %rd2, t; mad.lo.u64 %rd2, %rd5, 4, %rd2; ld.param.u32 %r9, [%rd2];", threads=8)
+    report, out = go("mov.b64 %rd2, t; mad.lo.u64 %rd2, %rd5, 4, %rd2; ld.param.u32 %r9, [%rd2];", 8)
     assert out == [*T, 0, 0] and [(fault.kind, fault.count) for fault in report.faults] == [("out_of_bounds", 2)]
 
 
@@ -61,12 +57,9 @@ def test_a_fixed_place_outside_a_parameter_is_refused(place):
 
 
 def test_reads_outside_constant_memory_are_reported():
-    text = ptx("ld.param.u64 %rd0, [out]; mov.u64 %rd2, table; ld.const.u32 %r1, [%rd2+12]; ld.const.u32 %r2, "
-               "[%rd2+16]; add.u32 %r1, %r1, %r2; st.global.u32 [%rd0], %r1; ret;", ".param .u64 out")
-    text = text.replace(".visible", ".const .align 4 .u32 table[4] = {5, 6, 7, 8};\n.visible")
-    out = np.zeros(1, "u4")
-    report = run(text, grid=1, block=1, args=[out])
-    assert [fault.kind for fault in report.faults] == ["out_of_bounds"] and out[0] == 8
+    report, out = threads("mov.u64 %rd2, table; ld.const.u32 %r1, [%rd2+12]; ld.const.u32 %r2, [%rd2+16];"
+                          "add.u32 %r9, %r1, %r2;", before=".const .align 4 .u32 table[4] = {5, 6, 7, 8};")
+    assert [fault.kind for fault in report.faults] == ["out_of_bounds"] and out == [8]
     assert "variable table (16 bytes) at byte 16" in report.faults[0].message
 
 
@@ -78,11 +71,12 @@ def test_reads_outside_constant_memory_are_reported():
 ])
 def test_the_address_of_a_scalar(kind, value, load):
     """A parameter of any type has an address, from which it is read alone."""
-    out = np.zeros(2, "u4")
-    text = ptx(f"ld.param.u64 %rd0, [out]; mov.u32 %r8, 0; mov.b64 %rd2, x; {load}"
-               "st.global.v2.u32 [%rd0], {%r9, %r8}; ret;", f".param .u64 out, .param .{kind} x")
-    report = run(text, grid=1, block=1, args=[out, value])
+    def go(body):
+        return threads(f"mov.b64 %rd2, x; {body} st.global.v2.u32 [%rd0], {{%r9, %r8}};", leaves="",
+                       out=np.zeros(2, "u4"), params=f".param .{kind} x", args=[value])
+
+    report, out = go(load)
     want = {"f32": [0x3FC00000, 0], "s8": [2**32 - 3, 0], "u64": [9, 256], "b16": [2, 0]}.get(kind, [value, 0])
-    assert report.clean and list(out) == want, str(report)
-    beyond = text.replace("[%rd2]", "[%rd2+8]").replace("[%rd3+1]", "[%rd3+8]")
-    assert "out_of_bounds" in [fault.kind for fault in run(beyond, grid=1, block=1, args=[out, value]).faults]
+    assert report.clean and out == want, str(report)
+    report, _ = go(load.replace("[%rd2]", "[%rd2+8]").replace("[%rd3+1]", "[%rd3+8]"))
+    assert "out_of_bounds" in [fault.kind for fault in report.faults]

@@ -8,7 +8,7 @@ import pytest
 
 from peakgemm.runtime.compile import compile_source
 from peakgemm.tools.simulator import run
-from simulator_cases import FIXTURES
+from simulator_cases import FIXTURES, threads
 
 SPACES = {"shared": (1, 128), "global": (4, 64), "cluster": (4, 64)}
 KINDS = {"shared": {"shared_race"}, "global": {"global_race", "overlapping_blocks"},
@@ -97,20 +97,13 @@ def blocks_that_read_before_others_write(monkeypatch, grid, noted):
     monkeypatch.setattr(global_races, "NOTED", noted)
     monkeypatch.setattr(launch, "MOST", 64)
     monkeypatch.setattr(launch, "LEAST", 64)
-    source = """.version 8.0
-.target sm_90
-.address_size 64
-.visible .entry k(.param .u64 c, .param .u32 step) {
-  .reg .b32 %r<8>; .reg .b64 %rd<8>; .reg .pred %p<4>;
-  mov.u32 %r0, %ctaid.x; mov.u32 %r1, %nctaid.x; ld.param.u32 %r2, [step]; add.u32 %r3, %r0, %r2; rem.u32 %r3, %r3, %r1;
-  ld.param.u64 %rd0, [c]; mul.wide.u32 %rd1, %r3, 4; add.u64 %rd1, %rd0, %rd1; ld.global.u32 %r4, [%rd1];
-  ld.global.u32 %r7, [%rd1];
-  sub.u32 %r5, %r1, 1; setp.ne.u32 %p0, %r0, %r5; setp.ne.u32 %p1, %r2, 0; and.pred %p0, %p0, %p1; @%p0 ret;
-  mul.wide.u32 %rd2, %r0, 4; add.u64 %rd2, %rd0, %rd2; st.global.u32 [%rd2], %r4;
-  ret;
-}
-"""
-    return [run(source, grid=grid, block=32, args=[np.zeros(grid, "i4"), step]) for step in (0, 1)]
+    body = """mov.u32 %r0, %ctaid.x; mov.u32 %r1, %nctaid.x; ld.param.u32 %r2, [step]; add.u32 %r3, %r0, %r2;
+      rem.u32 %r3, %r3, %r1; mul.wide.u32 %rd1, %r3, 4; add.u64 %rd1, %rd0, %rd1; ld.global.u32 %r4, [%rd1];
+      ld.global.u32 %r7, [%rd1]; sub.u32 %r5, %r1, 1; setp.ne.u32 %p0, %r0, %r5; setp.ne.u32 %p1, %r2, 0;
+      and.pred %p0, %p0, %p1; @%p0 ret; mul.wide.u32 %rd2, %r0, 4; add.u64 %rd2, %rd0, %rd2; st.global.u32 [%rd2], %r4;
+      """
+    return [threads(body, 32, grid=grid, leaves="", out=np.zeros(grid, "i4"), params=".param .u32 step", args=[step])[0]
+            for step in (0, 1)]
 
 
 @pytest.mark.parametrize("noted", [3, 1 << 17])

@@ -60,9 +60,10 @@ def test_registers_that_do_not_suffice(wait):
     assert others == ({"deadlock"} if wait else set()), str(report)
 
 
-@pytest.mark.parametrize(("threads", "blocks"), [(32, 10), (64, 5), (96, 1), (96, 7), (128, 3), (160, 2), (200, 3),
-                                                 (256, 1), (256, 2), (300, 1), (384, 1), (640, 1), (1024, 1)])
-@pytest.mark.parametrize("more", [232, 80])
+@pytest.mark.parametrize(("threads", "blocks", "more"), [
+    *((threads, blocks, 232) for threads, blocks in (
+        (32, 10), (64, 5), (96, 1), (96, 7), (128, 3), (160, 2), (200, 3), (256, 1), (256, 2), (300, 1), (384, 1),
+        (640, 1), (1024, 1))), (96, 1, 80), (256, 2, 80), (384, 1, 80)])
 def test_what_a_thread_begins_with_is_what_ptxas_gives(threads, blocks, more):
     macros = {"MORE": more, "LESS": 24, "THREADS": threads, "BLOCKS": blocks}
     source = SOURCE.read_text(encoding="utf-8")

@@ -4,24 +4,19 @@ import numpy as np
 import pytest
 
 from peakgemm.errors import InvalidValue
-from peakgemm.tools.simulator import run
-from simulator_cases import apply, ptx
+from simulator_cases import apply, values
 
-BODY = """ld.param.u64 %rd0, [out]; mov.u32 %r1, 1; mov.u32 %r2, 2; mov.u32 %r3, 3; mov.u32 %r4, 4;
-  mov.b64 %rd1, {{%r1, %r2}};
-  setp.eq.u32 %p1, %r1, 1; setp.eq.u32 %p2, %r1, 2; {} st.global.v4.u32 [%rd0], {{%r1, %r2, %r3, %r4}}; ret;"""
 FUNCTION = """.func (.reg .b32 o1, .reg .b32 o2) swap (.reg .b32 a1, .reg .b32 a2)
   { mov.b32 o1, a2; mov.b32 o2, a1; ret; }"""
 SWAP = "call (%r1, %r2), swap, (%r1, %r2);"
 PREDICATES = "selp.u32 %r1, 1, 0, %p1; selp.u32 %r2, 1, 0, %p2;"
 
 
-def words(body, registers="", before="", **options):
-    out = np.zeros(4, np.uint32)
-    text = ptx(BODY.format(body), ".param .u64 out", registers)
-    report = run(text.replace(".visible", f"{before}\n.visible"), grid=1, block=1, args=[out], **options)
-    assert report.clean, str(report)
-    return [int(np.int32(value)) for value in out.view("i4")]
+def words(body, registers="", before=""):
+    """What ``body`` makes of 1 to 4 in ``%r1`` to ``%r4``, the first two of them in ``%rd1``, and true and false."""
+    body = f"""mov.u32 %r1, 1; mov.u32 %r2, 2; mov.u32 %r3, 3; mov.u32 %r4, 4; mov.b64 %rd1, {{%r1, %r2}};
+      setp.eq.u32 %p1, %r1, 1; setp.eq.u32 %p2, %r1, 2; {body} st.global.v4.u32 [%rd0], {{%r1, %r2, %r3, %r4}};"""
+    return values(body, leaves="", out=np.zeros(4, "i4"), registers=registers, before=before)
 
 
 @pytest.mark.parametrize(("body", "want"), [

@@ -6,15 +6,12 @@ import json
 import re
 import shlex
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import record_schema
-from peakgemm import cli
-from peakgemm.cli import console
 from peakgemm.errors import InvalidType, InvalidValue
 from peakgemm.kernels.registry import rung
 from peakgemm.problem import Problem
@@ -23,8 +20,8 @@ from peakgemm.tools.simulator import run as simulate
 from peakgemm.tools.simulator import run_rung
 from peakgemm.tools.simulator.front.arguments import DTYPES, argument
 from rung_code import arguments, launch
+from simulator_cases import FIXTURES, command, line_of
 
-FIXTURES = Path(__file__).parents[1] / "support" / "fixtures"
 CU, PTX = FIXTURES / "simulate.cu", FIXTURES / "simulate.ptx"
 
 
@@ -37,24 +34,12 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Run a command line in this process: exit code, what it printed, what it complained of."""
-    monkeypatch.setattr(console.out, "width", 100)
-    monkeypatch.setattr(console.err, "width", 1000)
-
-    def call(words):
-        monkeypatch.setattr(sys, "argv", ["peakgemm", "simulate", *shlex.split(words)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        return end.value.code or 0, *capsys.readouterr()
-
-    return call
+def run(words):
+    return command(*shlex.split(words))
 
 
 def marked(name):
-    """The line of the fixture that carries ``[name]``."""
-    return next(i for i, line in enumerate(CU.read_text().splitlines(), 1) if f"[{name}]" in line)
+    return line_of(f"[{name}]", "simulate.cu")
 
 
 def counter(out, name):
@@ -70,9 +55,8 @@ def array(out, number):
 # ---- rungs -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["12", "warp_tile", "warp-tile"])
-def test_a_rung(run, name):
-    code, out, err = run(f"{name} --size 64")
+def test_a_rung():
+    code, out, err = run("warp-tile --size 64")
     assert (code, err) == (0, "")
     assert "12 warp tile, M, N, K = 64, 64, 64: largest error" in out and "No fault found." in out
     assert "12_warp_tile.cu" in out and "include/scheduler/tile.cuh" in out
@@ -82,18 +66,17 @@ def test_a_rung(run, name):
         assert counter(out, short.replace("_", " ")) == counters[short] > 0
 
 
-def test_a_rung_with_scalars_and_a_shape(run):
+def test_a_rung_with_scalars_and_a_shape():
     code, out, _ = run("3 --shape 33x17x9 --alpha -0.5 --beta 2 --no-source")
     assert code == 0
     assert 0 < float(re.search(r"33, 17, 9: largest error ([\d.]+) eps", out)[1]) < 6
     assert "03_shared_tile.cu" not in out
 
 
-@pytest.mark.parametrize("source", [12, rung(12)])
-def test_run_takes_a_rung(source):
+def test_run_takes_a_rung():
     kernel, (a, b, c) = rung(12), matrices((70, 130, 40))
     made = launch(kernel, kernel.config_for("sm_90"), Problem.contiguous(70, 130, 40))
-    report = simulate(source, grid=made.blocks, block=made.threads, args=[a, b, c, *arguments(made)])
+    report = simulate(12, grid=made.blocks, block=made.threads, args=[a, b, c, *arguments(made)])
     assert report.clean and report.kernel == kernel.entry
     want = np.full_like(c, np.nan)
     run_rung(12, a, b, want)
@@ -124,7 +107,7 @@ def test_run_rung_of_views_and_of_nothing():
 # ---- files -----------------------------------------------------------------------------------
 
 
-def test_a_cuda_file(run):
+def test_a_cuda_file():
     code, out, err = run("k.cu --entry scale --grid 2 --block 64 --arg f32:100:ones --arg f32:100:nan --arg 1.5 "
                          "--arg 90 --macro TIMES=3")
     assert (code, err) == (0, "")
@@ -133,13 +116,13 @@ def test_a_cuda_file(run):
     assert "No fault found." in out
 
 
-def test_a_ptx_file(run):
+def test_a_ptx_file():
     code, out, err = run("k.ptx --entry fill --grid 3 --block 32 --arg f64:80:-1 --arg 70 --arg 2.25e3")
     assert (code, err) == (0, "")
     assert array(out, 0) == ["float64", "80", "-1", "1968.62", "2250", "0"]
 
 
-def test_npy_files_are_read_and_left_alone(run):
+def test_npy_files_are_read_and_left_alone():
     x = np.random.default_rng(0).standard_normal((4, 8)).astype("f4")
     np.save("x.npy", x)
     np.save("n.npy", np.int32(32))
@@ -150,20 +133,20 @@ def test_npy_files_are_read_and_left_alone(run):
     assert (np.load("x.npy") == x).all()
 
 
-def test_grids_and_blocks_of_three_dimensions(run):
+def test_grids_and_blocks_of_three_dimensions():
     code, out, _ = run("k.cu --entry volume --grid 2x3x2 --block 4x2x3 --arg u32:6x6x8")
     assert code == 0
     assert array(out, 0)[2:5] == ["0", f"{10000 * 2.5 + 100 * 2.5 + 3.5:.6g}", "50507"]
 
 
-def test_dynamic_shared_memory(run):
+def test_dynamic_shared_memory():
     words = "k.cu --entry reverse --grid 1 --block 64 --arg f32:64:arange --no-source"
     assert run(f"{words} --shared 256")[0] == 0
     code, _, err = run(f"{words} --shared 128")
     assert code == 1 and "shared_out_of_bounds" in err
 
 
-def test_the_json_report(run):
+def test_the_json_report():
     code, out, _ = run("k.cu --entry turn --grid 1 --block 32 --arg f32:32x32:normal --arg f32:32x32 --json r.json")
     assert code == 0 and "Report written to r.json" in out
     data = json.loads(Path("r.json").read_text())
@@ -175,24 +158,16 @@ def test_the_json_report(run):
     assert report["counters"]["shared_wavefronts"] == counter(out, "shared wavefronts") == 32 * 32 + 32
     store = next(item for item in report["instructions"] if item["opcode"].startswith("st.shared"))
     assert (store["space"], store["line"]) == ("shared", marked("conflicts"))
-
-
-# ---- the listing -----------------------------------------------------------------------------
-
-
-def test_the_listing_shows_wavefronts_and_sectors_on_their_lines(run):
-    out = run("k.cu --entry turn --grid 1 --block 32 --arg f32:32x32:normal --arg f32:32x32")[1]
-    cells = {name: next(line for line in out.splitlines() if f"[{name}]" in line).split()
-             for name in ("conflicts", "rows")}
-    assert cells["conflicts"][1:6] == ["1024", "32", "128", "128", str(marked("conflicts"))]
-    assert cells["rows"][1:6] == ["32", "32", "128", "128", str(marked("rows"))]
+    for name, wavefronts in (("conflicts", "1024"), ("rows", "32")):  # the listing has them on their lines
+        cells = next(line for line in out.splitlines() if f"[{name}]" in line).split()
+        assert cells[1:6] == [wavefronts, "32", "128", "128", str(marked(name))]
     assert "executed  wavefronts      ideal     sectors      ideal" in out
 
 
 # ---- faults ----------------------------------------------------------------------------------
 
 
-def test_a_fault_is_exit_code_1_at_its_line(run):
+def test_a_fault_is_exit_code_1_at_its_line():
     code, out, err = run("k.cu --entry scale --grid 2 --block 64 --arg f32:128 --arg f32:100 --arg 1 --arg 128 "
                          "--json r.json")
     assert code == 1 and "No fault found." not in out
@@ -204,14 +179,6 @@ def test_a_fault_is_exit_code_1_at_its_line(run):
     data = json.loads(Path("r.json").read_text())
     record_schema.validate(data)
     assert data["report"]["faults"][0]["line"] == marked("scale")
-
-
-def test_a_kernel_that_never_ends_is_stopped_with_its_hot_lines(run):
-    code, out, err = run("k.cu --entry spin --grid 1 --block 32 --arg f32:32 --max-steps 500")
-    assert code == 1
-    assert "never_ending: more than max_steps = 500" in err and "Traceback" not in err
-    assert re.search(rf"executed most, with warp executions: \S*k\.cu:{marked('hot')} \(\d+\)", err)
-    assert "^ never_ending" in out
 
 
 # ---- arguments -------------------------------------------------------------------------------
@@ -286,7 +253,7 @@ FOUR = "--arg f32:32 --arg f32:32 --arg 1 --arg 32"
     ("3 --size 0", ["'0': each size must lie in"]),
     ("13 --arch sm_75", ["cp.async needs sm_80 or later, not sm_75"]),
 ])
-def test_mistakes(run, words, says):
+def test_mistakes(words, says):
     Path("broken.ptx").write_text(HEAD + "ld.param.u64 %rd1 }")
     Path("unknown.ptx").write_text(HEAD + ".reg .b32 %r<3>;\n frobnicate.b32 %r1, %r2; ret; }")
     Path("binary.ptx").write_bytes(b"\x7fELF\xff")
@@ -299,7 +266,7 @@ def test_mistakes(run, words, says):
         assert text in err
 
 
-def test_a_source_that_does_not_compile(run):
+def test_a_source_that_does_not_compile():
     Path("bad.cu").write_text('extern "C" __global__ void k() { nonsense; }')
     code, out, err = run("bad.cu --grid 1 --block 1")
     assert (code, out) == (2, "")

@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from peakgemm.errors import InvalidValue
-from peakgemm.tools.simulator import run
-from simulator_cases import ptx
+from simulator_cases import threads
 
 PLACES = np.array([0, 1, 1, 2, 0, 5, 5, 5] * 8)
 RNG = np.random.default_rng(3)
@@ -21,13 +19,13 @@ def bits(values, brain):
     return ((word + 0x7FFF + (word >> 16 & 1)) >> 16).astype("u2") if brain else np.asarray(values, "f2").view("u2")
 
 
-def go(text, memory, values, size, space="global", registers=""):
+def go(text, memory, values, size, space="global"):
     """``text`` by 64 threads on ``[%rd3]`` or shared ``[%r3]``, elements of ``size`` bytes; what each thread got."""
     memory, got = memory.copy(), np.zeros(64, f"u{size}")
-    body = f"""ld.param.u64 %rd0, [to]; ld.param.u64 %rd1, [from]; ld.param.u64 %rd2, [at]; ld.param.u64 %rd4, [got];
-      mov.u32 %r0, %tid.x; mad.wide.u32 %rd2, %r0, 4, %rd2; ld.global.u32 %r1, [%rd2]; mov.u32 %r9, 0;
-      mad.wide.u32 %rd1, %r0, {size}, %rd1; mad.wide.u32 %rd4, %r0, {size}, %rd4; mad.wide.u32 %rd3, %r1, {size}, %rd0;
-      ld.global.b{8 * size} v, [%rd1]; mov.u32 %r3, s; mad.lo.u32 %r3, %r1, {size}, %r3;"""
+    body = f"""ld.param.u64 %rd1, [from]; ld.param.u64 %rd2, [at]; ld.param.u64 %rd4, [got];
+      mad.wide.u32 %rd2, %r0, 4, %rd2; ld.global.u32 %r1, [%rd2]; mov.u32 %r9, 0; mad.wide.u32 %rd1, %r0, {size}, %rd1;
+      mad.wide.u32 %rd4, %r0, {size}, %rd4; mad.wide.u32 %rd3, %r1, {size}, %rd0; ld.global.b{8 * size} v, [%rd1];
+      mov.u32 %r3, s; mad.lo.u32 %r3, %r1, {size}, %r3;"""
     kind = f"b{8 * size}"
     if space == "shared":
         body += f"""setp.lt.u32 %p1, %r0, 8; mad.wide.u32 %rd5, %r0, {size}, %rd0; mov.u32 %r4, s;
@@ -35,10 +33,10 @@ def go(text, memory, values, size, space="global", registers=""):
           bar.sync 0; {text} bar.sync 0; @%p1 ld.shared.{kind} w, [%r4]; @%p1 st.global.{kind} [%rd5], w;"""
     else:
         body += text
-    kernel = ptx(f"{body} st.global.{kind} [%rd4], d; ret;", ", ".join(f".param .u64 {name}" for name in (
-                     "to", "from", "at", "got")),
-                 f".reg .{kind} v, w, d; .shared .align 16 .b8 s[64]; {registers}")
-    report = run(kernel, grid=1, block=64, args=[memory, values, PLACES.astype("u4"), got])
+    report, _ = threads(f"{body} st.global.{kind} [%rd4], d;", 64, leaves="", out=memory,
+                        params=".param .u64 from, .param .u64 at, .param .u64 got",
+                        args=[values, PLACES.astype("u4"), got],
+                        registers=f".reg .{kind} v, w, d; .shared .align 16 .b8 s[64];")
     assert report.clean, str(report)
     return memory, got
 
@@ -96,10 +94,3 @@ def test_vectors_of_float32(instruction):
     memory, got = go(text, start.view("u8")[:, 0], values.view("u8")[:, 0], 8)
     assert (memory.view("f4").reshape(8, 2) == want).all()
     assert (got.view("f4").reshape(64, 2) == (before if instruction == "atom" else 0)).all()
-
-
-@pytest.mark.parametrize("text", ["atom.global.add.u16 d, [%rd3], v;", "atom.global.exch.b16 d, [%rd3], v;",
-                                  "atom.global.min.noftz.f16 d, [%rd3], v;", "atom.global.cas.f16 d, [%rd3], v, v;"])
-def test_other_operations_on_sixteen_bits_are_refused(text):
-    with pytest.raises(InvalidValue, match=r"docs/simulator\.md"):
-        go(text, np.zeros(8, "u2"), np.zeros(64, "u2"), 2)

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from peakgemm.tools.simulator import run
-from simulator_cases import ptx
+from simulator_cases import threads
 
 
 def go(count, transposed, step=16, generic=False):
@@ -15,18 +14,17 @@ def go(count, transposed, step=16, generic=False):
     at = "[%rd3]" if generic else "[%r2]"
     ins = (f"stmatrix.sync.aligned.m8n8.x{count}{'.trans' if transposed else ''}{'' if generic else '.shared'}.b16 "
            f"{at}, {names};")
-    text = ptx(f"""
-ld.param.u64 %rd0, [from]; ld.param.u64 %rd1, [to]; mov.u32 %r0, %tid.x; mad.wide.u32 %rd0, %r0, 16, %rd0;
-mad.wide.u32 %rd1, %r0, 64, %rd1; ld.global.v4.b32 {{%r4, %r5, %r6, %r7}}, [%rd0];
-mov.u32 %r1, room; mad.lo.u32 %r2, %r0, {step}, %r1; mad.lo.u32 %r3, %r0, 64, %r1;
-cvt.u64.u32 %rd2, %r2; cvta.shared.u64 %rd3, %rd2;
-mov.u32 %r8, 0; st.shared.v4.b32 [%r3], {{%r8, %r8, %r8, %r8}}; st.shared.v4.b32 [%r3+16], {{%r8, %r8, %r8, %r8}};
-st.shared.v4.b32 [%r3+32], {{%r8, %r8, %r8, %r8}}; st.shared.v4.b32 [%r3+48], {{%r8, %r8, %r8, %r8}};
-bar.warp.sync -1; {ins} bar.warp.sync -1;
-""" + " ".join(f"ld.shared.v4.b32 {{%r8, %r9, %r10, %r11}}, [%r3+{16 * i}]; st.global.v4.b32 [%rd1+{16 * i}], "
-               "{%r8, %r9, %r10, %r11};" for i in range(4)) + "ret;", ".param .u64 from, .param .u64 to",
-               ".shared .align 128 .b8 room[2048];")
-    return run(text, grid=1, block=32, args=[values, out]), values, out
+    body = f"""ld.param.u64 %rd4, [from]; mad.wide.u32 %rd4, %r0, 16, %rd4; mad.wide.u32 %rd1, %r0, 64, %rd0;
+      ld.global.v4.b32 {{%r4, %r5, %r6, %r7}}, [%rd4]; mov.u32 %r1, room; mad.lo.u32 %r2, %r0, {step}, %r1;
+      mad.lo.u32 %r3, %r0, 64, %r1; cvt.u64.u32 %rd2, %r2; cvta.shared.u64 %rd3, %rd2; mov.u32 %r8, 0;"""
+    pieces = range(0, 64, 16)
+    body += "".join(f"st.shared.v4.b32 [%r3+{at}], {{%r8, %r8, %r8, %r8}};" for at in pieces)
+    body += f"bar.warp.sync -1; {ins} bar.warp.sync -1;"
+    body += "".join(f"ld.shared.v4.b32 {{%r8, %r9, %r10, %r11}}, [%r3+{at}]; st.global.v4.b32 [%rd1+{at}], "
+                    "{%r8, %r9, %r10, %r11};" for at in pieces)
+    report, _ = threads(body, 32, leaves="", out=out, params=".param .u64 from", args=[values],
+                        registers=".shared .align 128 .b8 room[2048];")
+    return report, values, out
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])

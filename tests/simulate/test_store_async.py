@@ -8,49 +8,8 @@ import numpy as np
 import pytest
 
 from peakgemm.errors import InvalidValue
-from peakgemm.tools.simulator import UnknownInstruction, run
+from simulator_cases import threads
 
-# 64 threads of each block give a word to all blocks of the cluster, in rounds, and take a neighbour's from each.
-SOURCE = """.version 8.0
-.target sm_90
-.address_size 64
-.visible .entry k(.param .u64 out) %(bounds)s
-{
-  .reg .pred %%p<4>; .reg .b32 %%r<32>; .reg .b64 %%rd<8>;
-  .shared .align 16 .b8 given[4096]; .shared .align 8 .b64 bar; .shared .align 8 .b64 none;
-  mov.u32 %%r0, %%tid.x; mov.u32 %%r1, %%ctaid.x; mov.u32 %%r2, %%cluster_ctarank; mov.u32 %%r3, %%cluster_nctarank;
-  mov.u32 %%r4, given; mov.u32 %%r5, bar;
-  setp.eq.u32 %%p0, %%r0, 0;
-  @%%p0 mbarrier.init.shared.b64 [%%r5], 1;
-  shl.b32 %%r6, %%r3, 8;
-  shl.b32 %%r8, %%r2, 6; add.u32 %%r8, %%r8, %%r0; shl.b32 %%r8, %%r8, 2; add.u32 %%r8, %%r4, %%r8;
-  mov.u32 %%r20, 0;
-round:
-  %(expect)s
-  %(meet)s
-  mad.lo.u32 %%r7, %%r1, 1000, %%r0; mad.lo.u32 %%r7, %%r20, 64, %%r7;
-  mov.u32 %%r10, 0;
-give:
-  mapa.shared::cluster.u32 %%r11, %%r8, %%r10; mapa.shared::cluster.u32 %%r12, %%r5, %%r10;
-  %(give)s
-  add.u32 %%r10, %%r10, 1; setp.lt.u32 %%p1, %%r10, %%r3;
-  @%%p1 bra give;
-  %(wait)s
-  add.u32 %%r13, %%r0, 1; and.b32 %%r13, %%r13, 63; shl.b32 %%r13, %%r13, 2; add.u32 %%r13, %%r4, %%r13;
-  mad.lo.u32 %%r14, %%r1, %(rounds)s, %%r20; mul.lo.u32 %%r14, %%r14, %%r3;
-  mov.u32 %%r10, 0;
-take:
-  ld.shared.u32 %%r15, [%%r13]; add.u32 %%r13, %%r13, 256;
-  add.u32 %%r16, %%r14, %%r10; mad.lo.u32 %%r16, %%r16, 64, %%r0;
-  ld.param.u64 %%rd0, [out]; mul.wide.u32 %%rd1, %%r16, 4; add.u64 %%rd0, %%rd0, %%rd1; st.global.u32 [%%rd0], %%r15;
-  add.u32 %%r10, %%r10, 1; setp.lt.u32 %%p1, %%r10, %%r3;
-  @%%p1 bra take;
-  add.u32 %%r20, %%r20, 1; setp.lt.u32 %%p1, %%r20, %(rounds)s;
-  @%%p1 bra round;
-  %(end)s
-  ret;
-}
-"""
 MEET = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
 EXPECT = "@%p0 mbarrier.arrive.expect_tx.shared.b64 %rd2, [%r5], %r6;"
 ASYNC = "st.async.shared::cluster.mbarrier::complete_tx::bytes"
@@ -62,12 +21,33 @@ NAMED = ".reqnctapercluster 2, 1, 1"
 
 def go(cluster: int = 2, clusters: int = 2, rounds: int = 1, bounds: str = "", expect: str = EXPECT, meet: str = MEET,
        give: str = GIVE, wait: str = WAIT, end: str = "", size: int = 0, **options):
-    """``size``: blocks that the kernel takes a cluster to have, where that is not ``cluster``."""
+    """64 threads of each block give a word to all blocks of the cluster, in rounds, and take a neighbour's from each.
+
+    ``size``: blocks that the kernel takes a cluster to have, where that is not ``cluster``.
+    """
+    body = f""".shared .align 16 .b8 given[4096]; .shared .align 8 .b64 bar; .shared .align 8 .b64 none;
+      mov.u32 %r1, %ctaid.x; mov.u32 %r2, %cluster_ctarank; mov.u32 %r3, %cluster_nctarank;
+      mov.u32 %r4, given; mov.u32 %r5, bar; setp.eq.u32 %p0, %r0, 0; @%p0 mbarrier.init.shared.b64 [%r5], 1;
+      shl.b32 %r6, %r3, 8; shl.b32 %r8, %r2, 6; add.u32 %r8, %r8, %r0; shl.b32 %r8, %r8, 2; add.u32 %r8, %r4, %r8;
+      mov.u32 %r20, 0;
+    round:
+      {expect} {meet}
+      mad.lo.u32 %r7, %r1, 1000, %r0; mad.lo.u32 %r7, %r20, 64, %r7; mov.u32 %r10, 0;
+    give:
+      mapa.shared::cluster.u32 %r11, %r8, %r10; mapa.shared::cluster.u32 %r12, %r5, %r10;
+      {give}
+      add.u32 %r10, %r10, 1; setp.lt.u32 %p1, %r10, %r3; @%p1 bra give;
+      {wait}
+      add.u32 %r13, %r0, 1; and.b32 %r13, %r13, 63; shl.b32 %r13, %r13, 2; add.u32 %r13, %r4, %r13;
+      mad.lo.u32 %r14, %r1, {rounds}, %r20; mul.lo.u32 %r14, %r14, %r3; mov.u32 %r10, 0;
+    take:
+      ld.shared.u32 %r15, [%r13]; add.u32 %r13, %r13, 256; add.u32 %r16, %r14, %r10; mad.lo.u32 %r16, %r16, 64, %r0;
+      mul.wide.u32 %rd1, %r16, 4; add.u64 %rd1, %rd0, %rd1; st.global.u32 [%rd1], %r15;
+      add.u32 %r10, %r10, 1; setp.lt.u32 %p1, %r10, %r3; @%p1 bra take;
+      add.u32 %r20, %r20, 1; setp.lt.u32 %p1, %r20, {rounds}; @%p1 bra round; {end}"""
     blocks = clusters * (size or cluster)
     out = np.zeros((blocks, rounds, size or cluster, 64), np.uint32)
-    text = SOURCE % {"rounds": rounds, "bounds": bounds, "expect": expect, "meet": meet, "give": give, "wait": wait,
-                     "end": end}
-    return run(text, grid=blocks, block=64, args=[out], cluster=cluster, **options), out
+    return threads(body, 64, grid=blocks, leaves="", out=out, bounds=bounds, cluster=cluster, **options)[0], out
 
 
 def wanted(out):
@@ -195,17 +175,6 @@ def test_giving_to_a_block_that_does_not_wait() -> None:
                      report.faults[0].message)
 
 
-@pytest.mark.parametrize("text", [
-    f"{ASYNC}.v4.b64 [%r11], {{%rd2, %rd2, %rd2, %rd2}}, [%r12];", f"{ASYNC}.v8.b32 [%r11], %r7, [%r12];",
-    f"{ASYNC}.b16 [%r11], %r7, [%r12];", "st.async.mbarrier::complete_tx::bytes.u32 [%rd2], %r7, [%rd3];",
-    "st.async.release.gpu.global.u32 [%rd2], %r7;", "st.async.shared::cta.mbarrier::complete_tx::bytes.u32 [%r4], %r7, "
-    "[%r5];",
-])
-def test_what_is_refused_by_name(text: str) -> None:
-    with pytest.raises(UnknownInstruction, match=re.escape(text.split()[0])):
-        go(give=text)
-
-
 @pytest.mark.parametrize(("cluster", "bounds", "message"), [
     (0, "", "cluster = 0 must be 1 to 16, .*; pass 1 for none"), (-2, "", "cluster = -2 must be 1 to 16"),
     (17, "", "cluster = 17 must be 1 to 16, .*; pass 1 for none, or give fewer blocks"),
@@ -225,9 +194,10 @@ def test_clusters_where_there_are_none() -> None:
 
 def test_rank_and_size_of_a_cluster_of_the_launch() -> None:
     reads = ("mov.u32 %r21, %cluster_nctarank; mov.u32 %r22, %cluster_ctarank; mov.u32 %r23, %clusterid.x; "
-             "mad.lo.u32 %r7, %r21, 100, %r22; mad.lo.u32 %r7, %r23, 1000, %r7;")
+             "mad.lo.u32 %r7, %r21, 100, %r22; mad.lo.u32 %r7, %r23, 1000, %r7; mov.u32 %r21, %nclusterid.x; "
+             "mad.lo.u32 %r7, %r21, 10000, %r7;")
     report, out = go(4, clusters=3, give=f"{reads} {GIVE}")
     assert report.clean, str(report)
-    assert out[:, 0, :, 5].tolist() == [[block // 4 * 1000 + 400 + rank for rank in range(4)] for block in range(12)]
+    assert out[:, 0, :, 5].tolist() == [[30400 + block // 4 * 1000 + rank for rank in range(4)] for block in range(12)]
     with pytest.raises(InvalidValue, match="mapa names block 4 of a cluster of 4; ranks count from 0 to 3"):
         go(4, give=f"mapa.shared::cluster.u32 %r11, %r8, 4; {GIVE}")

@@ -19,6 +19,7 @@ from peakgemm.tools.explore.page import page, write_pages
 from peakgemm.tools.explore.recorder import Limits, Recorder
 from peakgemm.tools.explore.trace import Named, trace
 from peakgemm.tools.simulator import run_rung
+from seldom import exhaustive
 from simulator_cases import FIXTURES
 
 NAMED = Named("x", "x", "", {}, {})
@@ -38,11 +39,11 @@ def steps(track: dict[str, Any]) -> list[int]:
     return [first + place for first, count in track["steps"] for place in range(count)]
 
 
-@pytest.mark.parametrize("number", [3, 5, 12, 13])
+@pytest.mark.parametrize("number", [3, 12, 13, exhaustive(5)])
 def test_accesses_of_all_warps_add_up_to_the_counters(number: int) -> None:
     kernel = rung(number)
     config = kernel.config_for("sm_90")
-    a, b, c = operands((config.bm, config.bn, config.bk * 4))
+    a, b, c = operands((config.bm, config.bn, config.bk * 2))
     warps = config.block_threads // 32
     recorder = Recorder(0, tuple(range(warps)), Limits(accesses=10**6))
     report = run_rung(kernel, a, b, c, observer=recorder)
@@ -66,7 +67,7 @@ def test_accesses_of_all_warps_add_up_to_the_counters(number: int) -> None:
     assert {ins: n[0] for ins, n in counted.items()} == dict(executed)
 
 
-@pytest.mark.parametrize("number", [3, 13, 15, 18])
+@pytest.mark.parametrize("number", [13, 15, exhaustive(3), exhaustive(18)])
 def test_a_watched_run_computes_and_counts_the_same(number: int) -> None:
     kernel = rung(number)
     a, b, c = operands(problem_for(kernel, "sm_90"))
@@ -87,8 +88,6 @@ def test_rung_04_ends_the_conflicts_of_rung_03() -> None:
     # 24,576 loads, half of them a column of B; as many stores of 32 wavefronts as of one.
     assert traced(3)["counters"]["shared_wavefronts"] == 418_176
     assert traced(4)["counters"]["shared_wavefronts"] == traced(4)["counters"]["shared_wavefronts_ideal"] == 25_344
-    sentence = next(one["text"] for one in traced(3)["shapes"] if one["space"] == "shared" and one["count"] == 32)
-    assert "1 word of padding in each row (33 words in place of 32) would end it" in sentence
 
 
 def test_values_are_those_of_the_lanes() -> None:
@@ -143,12 +142,12 @@ def test_barriers_hold_warps_until_the_last_one_comes() -> None:
     assert abs(early["end"] - late["end"]) <= 3
 
 
-def test_limits_are_kept_and_said() -> None:
-    recorder = Recorder(0, (0,), Limits(events=200, accesses=5, writes=7, fma_writes=3))
+def test_limits_are_kept_and_said_for_any_block() -> None:
+    recorder = Recorder(3, (0,), Limits(events=200, accesses=5, writes=7, fma_writes=3))
     a, b, c = operands((64, 64, 64))
     report = run_rung(3, a, b, c, observer=recorder)
     found = trace(recorder, report, NAMED, {})
-    assert len(recorder.events) == 200
+    assert found["traced_block"] == [3, 0, 0] and len(recorder.events) == 200
     assert len(found["accesses"]["0"]) == 5
     assert len(found["writes"]["0"]) <= 8 * 7 + 3
     assert len(found["limits"]) == 4
@@ -171,14 +170,6 @@ def test_traces_are_json_of_bounded_size(tmp_path: Any) -> None:
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["03.json", "index.html"]
 
 
-def test_another_block_can_be_traced() -> None:
-    a, b, c = operands((64, 64, 64))
-    recorder = Recorder(3, (0,))
-    found = trace(recorder, run_rung(3, a, b, c, observer=recorder), NAMED, {})
-    assert found["traced_block"] == [3, 0, 0]
-    assert found["accesses"]["0"]
-
-
 def asked(**changes: Any) -> dict[str, Any]:
     text = (FIXTURES / "transpose_naive_tile.cu").read_text()
     request = {"ptx": ptx(text, "flip"), "grid": "2x2", "block": "32x32", "max_steps": 10**6, "max_seconds": 30,
@@ -196,17 +187,14 @@ def test_a_transpose_of_others_is_explained() -> None:
     assert {one["name"] for one in found["arrays"]} == {"param_0", "param_1"}
 
 
-@pytest.mark.parametrize(("changes", "words", "line"), [
-    ({"ptx": "int main() {}"}, "no PTX", None),
-    ({"grid": "many"}, "grid 'many' is not X", None),
-    ({"args": ["f32:64x64"]}, "takes 4 arguments", None),
-    ({"args": ["f32:99999x99999"]}, "max_memory", None),
-    ({"block": "64x32"}, "2048 threads", None),
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"ptx": "int main() {}"}, "no PTX"), ({"grid": "many"}, "grid 'many' is not X"),
+    ({"args": ["f32:64x64"]}, "takes 4 arguments"), ({"args": ["f32:99999x99999"]}, "max_memory"),
+    ({"block": "64x32"}, "2048 threads"),
 ])
-def test_requests_that_are_refused(changes: dict[str, Any], words: str, line: int | None) -> None:
+def test_requests_that_are_refused(changes: dict[str, Any], words: str) -> None:
     found = asked(**changes)
-    assert words in found["error"]
-    assert found["line"] == line
+    assert words in found["error"] and found["line"] is None
 
 
 def test_ptx_that_is_refused_has_its_line() -> None:

@@ -1,4 +1,4 @@
-"""Products drawn for the property tests: on the simulator, on NumPy, and on the GPU the same drawing."""
+"""Products drawn for the property tests: the same for NumPy arrays, torch tensors and the simulator."""
 
 from __future__ import annotations
 
@@ -200,6 +200,27 @@ def call(case: Case, a: Any, b: Any, c: Any, out: Any) -> Any:
     if 1 in (len(case.a), len(case.b)):
         return pg.matmul(a, b, out=out)
     return pg.gemm(a, b, c, alpha=case.alpha, beta=case.beta, trans_a=case.trans_a, trans_b=case.trans_b, out=out)
+
+
+def check_tensors(case: Case, device: str) -> None:
+    """Make the public call on torch tensors that lie in their memory as a case's arrays do."""
+    import torch
+
+    arrays = make(case)
+    flats = {name: torch.from_numpy(flat).to(device) for name, flat in arrays.flats.items()}  # on the CPU a view
+
+    def tensor(name: str, shape: tuple[int, ...]) -> Any:
+        where = lay(shape, case.layouts[name], case.pad)
+        return torch.as_strided(flats[name], shape, where.strides, where.offset)
+
+    out = tensor("out", case.result) if case.out else None
+    c = None if arrays.c is None else out if case.in_place else tensor("c", case.c or ())
+    got = call(case, tensor("a", case.a), tensor("b", case.b), c, out)
+    assert isinstance(got, torch.Tensor)
+    assert got.is_contiguous() if out is None else got is out
+    if out is not None:
+        arrays.flats["out"][...] = flats["out"].cpu()
+    arrays.check(got.cpu().numpy())
 
 
 def check_call(pick: Pick) -> None:

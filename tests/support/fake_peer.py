@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -50,20 +51,9 @@ class Event:
         return self.at - earlier.at
 
 
-class FakeSensors:
-    def read(self) -> Reading:
-        return Reading(1980, 650.0, 55)
-
-
 @pytest.fixture
 def peer(monkeypatch: pytest.MonkeyPatch) -> FakePeer:
     fake = FakePeer()
-
-    class Time:
-        @staticmethod
-        def monotonic() -> float:
-            return fake.now / 1e3
-
-    monkeypatch.setattr(timer, "Sensors", FakeSensors)
-    monkeypatch.setattr(timer, "time", Time)
+    monkeypatch.setattr(timer, "Sensors", lambda: SimpleNamespace(read=lambda: Reading(1980, 650.0, 55)))
+    monkeypatch.setattr(timer, "time", SimpleNamespace(monotonic=lambda: fake.now / 1e3))
     return fake

@@ -5,47 +5,36 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import peakgemm as pg
 
-P = PartitionSpec
+MESH = Mesh(np.array(jax.devices()).reshape(2, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
 RNG = np.random.default_rng(0)
-MESH = jax.make_mesh((2, 2), ("x", "y"), **({"axis_types": (jax.sharding.AxisType.Auto,) * 2}
-                                            if hasattr(jax.sharding, "AxisType") else {}))
+A, B, MANY, COLUMNS = (RNG.integers(-4, 5, shape).astype(np.float32) for shape in (
+    (64, 48), (48, 32), (4, 16, 48), (1, 48, 8)))
 
 
-def drawn(*shape: int) -> Any:
-    return jnp.asarray(RNG.standard_normal(shape, np.float32))
+def put(x: Any, spec: Any) -> Any:
+    return jax.device_put(x, NamedSharding(MESH, spec))
 
 
-def loss(multiply: Any) -> Any:
-    return jax.jit(jax.grad(lambda a, b: (multiply(a, b) ** 2).sum(), (0, 1)))
-
-
-def check(multiply: Any, a: Any, b: Any) -> None:
-    np.testing.assert_allclose(jax.jit(multiply)(a, b), np.asarray(a) @ np.asarray(b), rtol=1e-4, atol=1e-4)
-    for got, want in zip(loss(multiply)(a, b), loss(jnp.matmul)(a, b), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
-
-
-def main() -> None:
-    a, b = drawn(64, 48), drawn(48, 32)
-    for of_a, of_b, spread in ((P("x", None), P(None, "y"), "f32[32,16]"), (P("x", "y"), P("y", None), "f32[32,32]"),
-                               (P(None, "x"), P("x", None), "f32[64,32]"), (P("x"), P(), "f32[32,32]")):
-        left, right = (jax.device_put(x, NamedSharding(MESH, spec)) for x, spec in ((a, of_a), (b, of_b)))
-        check(pg.jax.matmul, left, right)
-        compiled = jax.jit(pg.jax.matmul).lower(left, right).compile().as_text()
-        calls = [line for line in compiled.splitlines() if 'custom_call_target="peakgemm_gemm"' in line]
-        assert len(calls) == 1 and f"({spread}" in calls[0], (of_a, of_b, calls)  # each device has its part
-    many, one = jax.device_put(drawn(4, 16, 48), NamedSharding(MESH, P("x"))), drawn(1, 48, 8)
-    check(pg.jax.matmul, many, one)
-    for in_specs, out in (((P("x", None), P(None, "y")), P("x", "y")), ((P(("x", "y"), None), P()), P(("x", "y")))):
-        check(jax.shard_map(pg.jax.matmul, mesh=MESH, in_specs=in_specs, out_specs=out), a, b)
-    check(jax.shard_map(lambda a, b: jax.lax.psum(pg.jax.matmul(a, b), "x"), mesh=MESH,
-                        in_specs=(P(None, "x"), P("x", None)), out_specs=P()), a, b)
-
-
-main()
+for of_a, of_b, part in ((P("x", None), P(None, "y"), "f32[32,16]"), (P("x", "y"), P("y", None), "f32[32,32]"),
+                         (P(None, "x"), P("x", None), "f32[64,32]"), (P("x"), P(), "f32[32,32]")):
+    a, b = put(A, of_a), put(B, of_b)
+    compiled = jax.jit(pg.jax.matmul).lower(a, b).compile()
+    assert (compiled(a, b) == A @ B).all(), (of_a, of_b)
+    calls = [line for line in compiled.as_text().splitlines() if 'custom_call_target="peakgemm_gemm"' in line]
+    assert len(calls) == 1 and f"({part}" in calls[0], (of_a, of_b, calls)  # each device has its part
+for x, y, of_x, of_y in ((A, B, P("x", "y"), P("y", None)), (MANY, COLUMNS, P("x"), P())):
+    by_x, by_y = jax.jit(jax.grad(lambda a, b: (pg.jax.matmul(a, b) ** 2).sum(), (0, 1)))(put(x, of_x), put(y, of_y))
+    back = 2 * (x @ y)
+    assert (by_x == back @ y.swapaxes(-1, -2)).all()
+    assert (by_y == (x.swapaxes(-1, -2) @ back).reshape(-1, *y.shape).sum(0)).all()
+for in_specs, out_specs in (((P("x", None), P(None, "y")), P("x", "y")), ((P(("x", "y"), None), P()), P(("x", "y")))):
+    assert (jax.shard_map(pg.jax.matmul, mesh=MESH, in_specs=in_specs, out_specs=out_specs)(A, B) == A @ B).all()
+summed = jax.shard_map(lambda a, b: jax.lax.psum(pg.jax.matmul(a, b), "x"), mesh=MESH,
+                       in_specs=(P(None, "x"), P("x", None)), out_specs=P())
+assert (summed(A, B) == A @ B).all()

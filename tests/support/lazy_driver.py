@@ -32,6 +32,7 @@ from peakgemm.problem import Problem
 from peakgemm.runtime import device, driver, lanes, peers, pools
 
 OUT_OF_MEMORY, NOT_READY = 2, 600
+ERRORS = {OUT_OF_MEMORY: "CUDA_ERROR_OUT_OF_MEMORY"}
 POOL, CONTEXT = 1 << 44, 1000  # the pool and the context of device 0; the others' follow
 
 
@@ -87,6 +88,8 @@ class Devices:
 
         def call(*args: Any) -> int:
             with self.lock:
+                self.astray += [f"{name} takes {x:#x} as an int of 32 bits" for x in args
+                                if isinstance(x, int) and x >> 31]
                 status = self.fail(name)
                 return status or int(body(self, *(_plain(x) for x in args)) or 0)
         return call
@@ -222,45 +225,38 @@ class Devices:
         if not any(start <= at and at + size <= end for start, (end, _) in self.there.copy().items()):
             self.stale.append(f"{what} of {size} bytes at {at:x}")
 
-    def _copy(self, way: str, to: int, source: int, size: int, stream: int) -> None:
-        self.copied[way] += size
+    def _copy(self, way: str, stream: int, to: int, source: int, size: int, rows: int = 1, to_pitch: int = 0,
+              from_pitch: int = 0) -> None:
+        """Of rows of ``size`` bytes each."""
+        self.copied[way] += size * rows
+        self.belongs(f"copy {way}", stream, source if way == "out" else to)
 
         def move() -> None:
-            for name, at in (("to", to), ("from", source)):
+            for name, at, pitch in (("to", to, to_pitch), ("from", source, from_pitch)):
                 if way == "peer" or (way == "in") == (name == "to"):
-                    self.touch(f"copy {way}, {name}", at, size)
-            ctypes.memmove(to, source, size)
+                    self.touch(f"copy {way}, {name}", at, (rows - 1) * pitch + size)
+            for row in range(rows):
+                ctypes.memmove(to + row * to_pitch, source + row * from_pitch, size)
         self.enqueue(stream, f"copy {way}", move)
 
     def _cuMemcpyHtoDAsync_v2(self, to: int, source: int, size: int, stream: int) -> None:
-        self.belongs("copy in", stream, to)
-        self._copy("in", to, source, size, stream)
+        self._copy("in", stream, to, source, size)
 
     def _cuMemcpyDtoHAsync_v2(self, to: int, source: int, size: int, stream: int) -> None:
-        self.belongs("copy out", stream, source)
-        self._copy("out", to, source, size, stream)
+        self._copy("out", stream, to, source, size)
 
     def _cuMemcpyPeerAsync(self, to: int, here: int, source: int, there: int, size: int, stream: int) -> None:
         to_index, index = here - CONTEXT, there - CONTEXT
         assert to_index == self.home[stream] and (index, to_index) in self.granted
-        self.belongs("copy from a peer", stream, to)
         if self.owner(source) != index:
             self.astray.append(f"copy from GPU {index}, memory of {self.owner(source)}")
-        self._copy("peer", to, source, size, stream)
+        self._copy("peer", stream, to, source, size)
 
     def _cuMemcpy2DAsync_v2(self, place: Any, stream: int) -> None:
         h = place._obj
         inward = h.srcMemoryType == 1
-        self.copied["in" if inward else "out"] += h.WidthInBytes * h.Height
         to, source = (h.dstDevice, h.srcHost) if inward else (h.dstHost, h.srcDevice)
-        how = h.WidthInBytes, h.Height, h.dstPitch, h.srcPitch
-        self.belongs("copy of rows", stream, to if inward else source)
-
-        def move() -> None:
-            self.touch("copy of rows", to if inward else source, (how[1] - 1) * how[2 if inward else 3] + how[0])
-            for row in range(how[1]):
-                ctypes.memmove(to + row * how[2], source + row * how[3], how[0])
-        self.enqueue(stream, "copy", move)
+        self._copy("in" if inward else "out", stream, to, source, h.WidthInBytes, h.Height, h.dstPitch, h.srcPitch)
 
     def _cuDeviceCanAccessPeer(self, place: Any, to: int, source: int) -> None:
         place._obj.value = 1
@@ -273,10 +269,10 @@ class Devices:
         self.granted.add((source, to))
 
     def _cuGetErrorName(self, status: int, place: Any) -> None:
-        place._obj.value = b"CUDA_ERROR_OUT_OF_MEMORY" if status == OUT_OF_MEMORY else b"CUDA_ERROR_LAUNCH_FAILED"
+        place._obj.value = ERRORS.get(status, "CUDA_ERROR_LAUNCH_FAILED").encode()
 
     def _cuGetErrorString(self, status: int, place: Any) -> None:
-        place._obj.value = b"out of memory" if status == OUT_OF_MEMORY else b"unspecified launch failure"
+        place._obj.value = ERRORS.get(status, "CUDA_ERROR_LAUNCH_FAILED")[11:].replace("_", " ").lower().encode()
 
 
 def _plain(x: Any) -> Any:
@@ -297,22 +293,12 @@ class _Product:
         devices.computing.add(stream)
         devices.belongs("product", stream, a, b, c, *[c0] * (p.beta != 0), *[workspace] * (self.workspace_bytes > 0))
 
-        def at(address: int, rows: int, columns: int, row: int, column: int, batch: tuple[int, ...]) -> Any:
-            shape, steps = (*p.batch.sizes, rows, columns), (*batch, row, column)
-            reach = 1 + sum((size - 1) * step for size, step in zip(shape, steps, strict=True))
+        def at(address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+            reach = 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
             devices.touch("product", address, 4 * reach)
-            flat = np.ctypeslib.as_array((ctypes.c_float * reach).from_address(address))
-            return np.lib.stride_tricks.as_strided(flat, shape, tuple(4 * step for step in steps))
+            return stand_in.host_array(address, shape, strides)
 
-        def multiply() -> None:
-            left = at(a, p.m, p.k, *((1, p.lda) if p.trans_a else (p.lda, 1)), p.batch.a)
-            right = at(b, p.k, p.n, *((1, p.ldb) if p.trans_b else (p.ldb, 1)), p.batch.b)
-            out = at(c, p.m, p.n, p.ldc, 1, p.batch.c)
-            result = np.float32(p.alpha) * (left @ right)
-            if p.beta != 0:
-                result = result + np.float32(p.beta) * at(c0, p.m, p.n, *(p.c0 or (p.ldc, 1)), p.batch.c0)
-            out[...] = result
-        devices.enqueue(stream, "product", multiply)
+        devices.enqueue(stream, "product", lambda: stand_in.multiply(p, at, a, b, c, c0))
 
 
 def await_that(happens: Callable[[], Any]) -> None:
@@ -350,25 +336,24 @@ def present(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> Iterator[Devic
             devices.here.index = before
 
     devices.here.index = 0
+    reserves = lanes._LANES, small_host._SCRATCH
     with monkeypatch.context() as patch:
-        patch.setattr(driver, "library", lambda: devices)
-        patch.setattr(driver, "gil_library", lambda: devices)
-        patch.setattr(device, "current", lambda: getattr(devices.here, "index", None))
-        patch.setattr(device, "make_current", lambda index: setattr(devices.here, "index", index))
-        for module in (device, multi_gpu, panel):
-            patch.setattr(module, "activated", activated)
-        patch.setattr(device, "find", lambda index=None: devices.gpus[0] if index is None else None)
-        patch.setattr(device, "count", lambda: len(devices.gpus))
-        patch.setattr(device, "require", lambda index: devices.gpus[index])
-        patch.setattr(device, "primary_context", lambda index: CONTEXT + index)
-        patch.setattr(pools, "_rests", lambda index: None)  # a thread that outlives the test
-        reserves = lanes._LANES, small_host._SCRATCH
-        for reserve in reserves:
-            patch.setattr(reserve, "free", {})
+        for module, stand_ins in (
+                (driver, {"library": lambda: devices, "gil_library": lambda: devices}),
+                (device, {"current": lambda: getattr(devices.here, "index", None),
+                          "make_current": lambda index: setattr(devices.here, "index", index), "activated": activated,
+                          "find": lambda index=None: devices.gpus[0] if index is None else None,
+                          "count": lambda: len(devices.gpus), "require": lambda index: devices.gpus[index],
+                          "primary_context": lambda index: CONTEXT + index}),
+                (multi_gpu, {"activated": activated}), (panel, {"activated": activated}),
+                (pools, {"_rests": lambda index: None}),  # a thread that outlives the test
+                *((reserve, {"free": {}}) for reserve in reserves),
+                *((module, {"choice_for": lambda *args: None,
+                            "bound_for": lambda problem, gpu, choice=None: _Product(problem, devices)})
+                  for module in (small_host, worker))):
+            for name, stand_in in stand_ins.items():
+                patch.setattr(module, name, stand_in)
         cache.calls.clear()
-        for module in (small_host, worker):
-            patch.setattr(module, "choice_for", lambda *args: None)
-            patch.setattr(module, "bound_for", lambda problem, gpu, choice=None: _Product(problem, devices))
         peers._known.clear()
         pools._POOLS.clear()
         try:

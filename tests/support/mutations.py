@@ -1,26 +1,17 @@
-"""Broken PTX: seeded changes to the text of kernels, and what the command line makes of them.
+"""Broken PTX: seeded changes to the text of kernels, and what the command line makes of them."""
 
-``python mutations.py SEED COUNT`` tries more than the tests do.
-"""
-
-import contextlib
-import io
 import random
 import re
-import sys
-import time
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-from peakgemm import cli
 from peakgemm.kernels.registry import rung
 from peakgemm.problem import Problem
 from peakgemm.runtime.compile import compile_source
 from peakgemm.runtime.source import assemble
 from peakgemm.tools.simulator.front import includes
 from rung_code import arguments, build, launch
-from simulator_cases import FIXTURES
+from simulator_cases import FIXTURES, command
 
 TOKEN = re.compile(r"\s+|[%$_.A-Za-z][\w$.:]*|\d[\w.]*|.", re.S)
 NUMBERS = ("0", "1", "-1", "2", "3", "7", "31", "32", "33", "64", "255", "256", "1024", "65536", "2147483647",
@@ -143,47 +134,5 @@ def outcome(text: str, options: list[str], folder: Path) -> tuple[int, str]:
     """The exit code of ``peakgemm simulate`` and what it said; any other exception passes."""
     path = folder / "mutated.ptx"
     path.write_text(text, encoding="utf-8")
-    words = ["peakgemm", "simulate", str(path), *options, "--max-steps", "12000", "--max-memory", "200000000"]
-    said = io.StringIO()
-    before, sys.argv = sys.argv, words
-    try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            cli.main()
-    except SystemExit as end:
-        return (end.code if isinstance(end.code, int) else 0), said.getvalue()
-    finally:
-        sys.argv = before
-    return 0, said.getvalue()
-
-
-def main() -> None:
-    """Try many; print what is no answer."""
-    import tempfile
-
-    seed, count = int(sys.argv[1]), int(sys.argv[2])
-    texts, codes, slow, bad = seeds(), dict[int, int](), [], {}
-    folder = Path(tempfile.mkdtemp())
-    for number in range(count):
-        draw = random.Random(f"{seed} {number}")
-        one = draw.choice(texts)
-        text = mutated(one.text, draw)
-        start = time.perf_counter()
-        try:
-            code, said = outcome(text, one.options, folder)
-            codes[code] = codes.get(code, 0) + 1
-            if code not in (0, 1, 2) or (code == 2 and not said.startswith("peakgemm: ")):
-                bad.setdefault(f"exit {code}: {said[:200]}", []).append((seed, number))
-        except BaseException as error:
-            last = traceback.extract_tb(error.__traceback__)[-1]
-            own = [f for f in traceback.extract_tb(error.__traceback__) if "simulator" in f.filename]
-            bad.setdefault(f"{type(error).__name__}: {str(error)[:120]} at {own[-1].filename.split('/')[-1]}:"
-                           f"{own[-1].lineno} ({last.lineno})", []).append((seed, number))
-        if (took := time.perf_counter() - start) > 3:
-            slow.append((round(took, 1), one.name, number))
-    print(codes, "slow:", slow)
-    for what, where in bad.items():
-        print(len(where), what, where[:3])
-
-
-if __name__ == "__main__":
-    main()
+    code, *said = command(path, *options, "--max-steps", "6000", "--max-memory", "200000000")
+    return code, "".join(said)

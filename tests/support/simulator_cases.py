@@ -2,11 +2,17 @@
 
 import ctypes
 import ctypes.util
+import io
 import re
+import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from peakgemm import cli
+from peakgemm.cli import console
 from peakgemm.tools.simulator import run
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -35,6 +41,55 @@ def ptx(body, params="", registers=""):
 """
 
 
+def threads(body, count=1, *, grid=1, leaves="%r9", out=None, params="", args=(), registers="", before="", bounds="",
+            target="sm_90", **options):
+    """Run ``body`` by ``count`` threads of each block; the report, and ``out`` as a list, by default a word of each.
+
+    ``body`` finds the thread in ``%r0``, the address of ``out`` in ``%rd0`` and of the thread's word in ``%rd1``, to
+    which ``leaves`` is stored behind it. ``params`` and ``args`` are further parameters; ``before`` goes before the
+    kernel, ``bounds`` behind its parameters.
+    """
+    out = np.zeros(grid * count, "u4") if out is None else out
+    head = ("mov.u32 %r0, %tid.x; mov.u32 %r31, %ctaid.x; ld.param.u64 %rd0, [out];"
+            f"mad.lo.u32 %r31, %r31, {count}, %r0; mad.wide.u32 %rd1, %r31, 4, %rd0;")
+    tail = f"st.global.u32 [%rd1], {leaves}; ret;" if leaves else "ret;"
+    text = ptx(f"{head} {body} {tail}", ".param .u64 out" + (params and f", {params}"), registers)
+    text = text.replace(".visible", f"{before}\n.visible", 1).replace("sm_90", target, 1)
+    text = text.replace(")\n{", f") {bounds}\n{{", 1)
+    return run(text, entry="k", grid=grid, block=count, args=[out, *args], **options), out.tolist()
+
+
+def values(body, count=1, **options):
+    """``out`` of `threads`, where no fault is found."""
+    report, out = threads(body, count, **options)
+    assert report.clean, str(report)
+    return out
+
+
+def clean(source, entry, grid, block, args, **options):
+    """Run a kernel in which no fault is found; the report."""
+    report = run(source, entry=entry, grid=grid, block=block, args=args, **options)
+    assert report.clean, str(report)
+    return report
+
+
+def command(*words):
+    """Run ``peakgemm simulate`` in this process: exit code, what it printed, what it complained of.
+
+    Exceptions other than the exit pass.
+    """
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["peakgemm", "simulate", *map(str, words)])
+        patch.setattr(console.out, "width", 100)
+        patch.setattr(console.err, "width", 1000)
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code or 0
+    return code, out.getvalue(), err.getvalue()
+
+
 def apply(text, result, *inputs, block=None):
     """Run PTX ``text`` on operands ``%i0``, ``%i1``... per thread; the values of ``%o``, an array of type ``result``.
 
@@ -60,10 +115,16 @@ def apply(text, result, *inputs, block=None):
     return out
 
 
-def planted_line(number, file="planted.cu"):
-    """The line of the fixture that carries ``plant number``."""
+def line_of(text, file):
+    """The first line of a fixture that holds ``text``."""
+    return next(i for i, line in enumerate((FIXTURES / file).read_text().splitlines(), 1) if text in line)
+
+
+def planted_line(number, file="planted.cu", entry=""):
+    """The line that carries ``plant number``."""
     lines = (FIXTURES / file).read_text().splitlines()
-    return next(i for i, line in enumerate(lines, 1) if re.search(rf"plant {number}\b", line))
+    start = line_of(f"void {entry}(", file) if entry else 0
+    return next(i for i, line in enumerate(lines[start:], start + 1) if re.search(rf"plant {number}\b", line))
 
 
 def libm(name, kind):

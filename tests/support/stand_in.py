@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ctypes
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -50,6 +51,14 @@ class Memory:
         raise AssertionError(f"{address:#x} is no array's")
 
 
+class HostMemory:
+    """The process's own memory, for arrays of the host that are taken as the device's."""
+
+    def flat(self, address: int) -> Any:
+        """The memory from an address on."""
+        return np.ctypeslib.as_array((ctypes.c_float * 100_000).from_address(address))
+
+
 class StandIn(DeviceLibrary):
     """`DeviceLibrary` over `Memory`."""
 
@@ -88,42 +97,51 @@ class StandIn(DeviceLibrary):
         return result
 
 
+def multiply(p: Problem, at: Callable[[int, tuple[int, ...], tuple[int, ...]], Any], a: int, b: int, c: int,
+             c0: int) -> None:
+    """What a kernel does with a problem, by NumPy; ``at`` gives the array at an address, with a shape and strides."""
+    def matrices(address: int, rows: int, columns: int, steps: tuple[int, int], batch: tuple[int, ...]) -> Any:
+        return at(address, (*p.batch.sizes, rows, columns), (*batch, *steps))
+
+    out = matrices(c, p.m, p.n, (p.ldc, 1), p.batch.c)
+    result = np.zeros(out.shape, np.float32)
+    if p.alpha != 0 and p.k > 0:
+        left = matrices(a, p.m, p.k, (1, p.lda) if p.trans_a else (p.lda, 1), p.batch.a)
+        right = matrices(b, p.k, p.n, (1, p.ldb) if p.trans_b else (p.ldb, 1), p.batch.b)
+        result = np.float32(p.alpha) * np.matmul(left, right)
+    if p.beta != 0:
+        result = result + np.float32(p.beta) * matrices(c0, p.m, p.n, p.c0 or (p.ldc, 1), p.batch.c0)
+    out[...] = result
+
+
+def host_array(address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+    """The array at an address of the host."""
+    reach = 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
+    flat = np.ctypeslib.as_array((ctypes.c_float * reach).from_address(address))
+    return np.lib.stride_tricks.as_strided(flat, shape, [4 * step for step in strides])
+
+
 class Interpreted:
-    """What a kernel does with a problem, by NumPy on the same addresses."""
+    """A bound kernel: `multiply` on the same addresses."""
 
     workspace_bytes = 0
 
-    def __init__(self, problem: Problem, memory: Memory) -> None:
+    def __init__(self, problem: Problem, memory: Memory | HostMemory) -> None:
         self.problem, self._memory = problem, memory
 
     def launch(self, a: int, b: int, c: int, c0: int, workspace: int, stream: int) -> None:
         p = self.problem
-        assert stream == STREAM
+        assert stream == STREAM and (p.c0 or (c0 == c and p.batch.c0 == p.batch.c))
         reads = p.alpha != 0 and p.k > 0
         for address, alignment, used in zip((a, b, c), p.alignment, (reads, reads, True), strict=True):
             assert not used or address % alignment == 0
-        steps = p.c0 or (p.ldc, 1)
-        if p.c0 is None:
-            assert c0 == c and p.batch.c0 == p.batch.c
-        out = self._at(c, (p.m, p.n), (p.ldc, 1), p.batch.c)
-        result = np.zeros(out.shape, np.float32)
-        if reads:
-            left = self._at(a, (p.m, p.k), (1, p.lda) if p.trans_a else (p.lda, 1), p.batch.a)
-            right = self._at(b, (p.k, p.n), (1, p.ldb) if p.trans_b else (p.ldb, 1), p.batch.b)
-            result = np.float32(p.alpha) * np.matmul(left, right)
-        if p.beta != 0:
-            result = result + np.float32(p.beta) * self._at(c0, (p.m, p.n), steps, p.batch.c0)
-        out[...] = result
+        multiply(p, self._at, a, b, c, c0)
 
-    def _at(self, address: int, shape: tuple[int, int], steps: tuple[int, int], batch: tuple[int, ...]) -> Any:
+    def _at(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
         flat = self._memory.flat(address)
-        low = sum(step * (size - 1) for step, size in zip(batch, self.problem.batch.sizes, strict=True) if step < 0)
-        assert low == 0, "the drawing has no negative batch strides"
-        shape = (*self.problem.batch.sizes, *shape)
-        strides = (*batch, *steps)
-        last = sum(step * (size - 1) for step, size in zip(strides, shape, strict=True))
-        assert last < flat.size, "out of bounds"
-        return np.lib.stride_tricks.as_strided(flat, shape, tuple(4 * s for s in strides))
+        assert min(strides) >= 0, "the drawing has no negative strides"
+        assert sum(step * (size - 1) for step, size in zip(strides, shape, strict=True)) < flat.size, "out of bounds"
+        return np.lib.stride_tricks.as_strided(flat, shape, [4 * step for step in strides])
 
 
 class Simulated:

@@ -10,6 +10,7 @@ import ctypes
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -55,9 +56,7 @@ class Ranks:
 
     def drain(self, stream: int) -> None:
         """Wait for a side stream."""
-        def empty() -> bool:
-            return not self.queues[stream]
-        self.do(0, empty)
+        self.do(0, lambda: not self.queues[stream])
 
     # The driver's calls -------------------------------------------------------------------------------------------
     def write(self, address: int, value: int, stream: int) -> None:
@@ -103,8 +102,7 @@ class Ranks:
 
     # torch's symmetric memory ---------------------------------------------------------------------------------------
     def empty(self, size: int, dtype: Any, device: Any) -> Any:
-        x = torch.empty(size // 4, dtype=torch.float32).fill_(float("nan")).view(torch.uint8)
-        return x
+        return torch.full((size // 4,), float("nan")).view(torch.uint8)
 
     def rendezvous(self, memory: Any, group: Any) -> Any:
         rank = self.here.rank
@@ -116,32 +114,21 @@ class Ranks:
         return SimpleNamespace(get_buffer=lambda other, shape, dtype: mine[other])
 
     def run(self, work: Callable[[int], Any]) -> list[Any]:
-        """``work(rank)`` in a thread for each rank; what they return, or the first error."""
-        found: list[Any] = [None] * self.world
-        errors: list[BaseException] = []
-
-        def one(rank: int) -> None:
+        """``work(rank)`` in a thread for each rank; what they return, or an error."""
+        def each(rank: int) -> Any:
             self.here.rank = rank
             try:
-                found[rank] = work(rank)
-            except BaseException as error:
-                errors.append(error)
+                return work(rank)
+            except BaseException:
                 self.barrier.abort()
-        threads = [threading.Thread(target=one, args=(rank,)) for rank in range(self.world)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if errors:
-            raise errors[0]
-        return found
+                raise
 
-
-class Stream:
-    """torch's, over `Ranks`."""
-
-    def __init__(self, ranks: Ranks, handle: int) -> None:
-        self._ranks, self.cuda_stream = ranks, handle
+        with ThreadPoolExecutor(self.world) as pool:
+            made = [pool.submit(each, rank) for rank in range(self.world)]
+        errors = [error for future in made if (error := future.exception())]
+        for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
+            raise error  # those that only waited for the rank that failed come last
+        return [future.result() for future in made]
 
 
 @pytest.fixture
@@ -151,33 +138,29 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Ranks]:
         ranks = Ranks(world)
         handles = iter(range(1, 1000))
 
-        def stream(*args: Any, **more: Any) -> Stream:
+        def stream(*args: Any, **more: Any) -> Any:
             with ranks.lock:
                 handle = next(handles)
                 ranks.queues[handle] = deque()
-            return Stream(ranks, handle)
+            return SimpleNamespace(cuda_stream=handle)
 
-        cuda = SimpleNamespace(Stream=stream, current_stream=lambda device=None: Stream(ranks, 0),
-                               current_device=lambda: ranks.here.rank, synchronize=lambda device=None: None,
-                               is_current_stream_capturing=lambda: False)
-        dist = SimpleNamespace(get_world_size=lambda group=None: world, get_rank=lambda group=None: ranks.here.rank,
-                               barrier=lambda group=None: ranks.barrier.wait())
         import torch.distributed._symmetric_memory as symmetric
 
-        monkeypatch.setattr(symmetric, "empty", ranks.empty)
-        monkeypatch.setattr(symmetric, "rendezvous", ranks.rendezvous)
-        for name in ("write", "wait", "copy", "order"):
-            monkeypatch.setattr(signals, name, getattr(ranks, name))
-        monkeypatch.setattr(signals, "mark", lambda stream: None)
-        monkeypatch.setattr(exchange, "require", lambda index: SimpleNamespace(arch="sm_90"))
-        monkeypatch.setattr(all_gather, "compiled", lambda arch: None)
-        monkeypatch.setattr(all_gather, "launcher", ranks.all_gather)
-        monkeypatch.setattr(eager, "current_stream", lambda index: 0)
-        monkeypatch.setattr(exchange, "dist", dist)
-        monkeypatch.setattr(torch.cuda, "Stream", cuda.Stream)
-        for name in ("current_stream", "current_device", "synchronize", "is_current_stream_capturing"):
-            monkeypatch.setattr(torch.cuda, name, getattr(cuda, name))
-        monkeypatch.setattr(exchange, "_Watch", lambda *args: SimpleNamespace(
-            check=lambda: None, add=lambda: None))
+        quiet = SimpleNamespace(check=lambda: None, add=lambda: None)
+        for module, stand_ins in (
+                (torch.cuda, {"Stream": stream, "current_stream": lambda device=None: SimpleNamespace(cuda_stream=0),
+                              "current_device": lambda: ranks.here.rank, "synchronize": lambda device=None: None,
+                              "is_current_stream_capturing": lambda: False}),
+                (symmetric, {"empty": ranks.empty, "rendezvous": ranks.rendezvous}),
+                (signals, {"mark": lambda stream: None, **{name: getattr(ranks, name) for name in (
+                    "write", "wait", "copy", "order")}}),
+                (all_gather, {"compiled": lambda arch: None, "launcher": ranks.all_gather}),
+                (eager, {"current_stream": lambda index: 0}),
+                (exchange, {"require": lambda index: SimpleNamespace(arch="sm_90"), "_Watch": lambda *args: quiet,
+                            "dist": SimpleNamespace(get_world_size=lambda group=None: world,
+                                                    get_rank=lambda group=None: ranks.here.rank,
+                                                    barrier=lambda group=None: ranks.barrier.wait())})):
+            for name, stand_in in stand_ins.items():
+                monkeypatch.setattr(module, name, stand_in)
         return ranks
     return make

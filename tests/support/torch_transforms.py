@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from functools import partial
 from typing import Any
 
 import torch
@@ -138,25 +137,12 @@ def _dual_backward(f: Function) -> Function:
     return run
 
 
-def _checkpointed(reentrant: bool) -> Function:
-    def run(f: Function, *x: Any) -> Any:
+def _checkpointed(f: Function) -> Function:
+    def run(*x: Any) -> Any:
         leaves = [y.detach().clone().requires_grad_() for y in x]
-        _loss(lambda *y: checkpoint(f, *y, use_reentrant=reentrant))(*leaves).backward()
+        _loss(lambda *y: checkpoint(f, *y, use_reentrant=False))(*leaves).backward()
         return [torch.zeros_like(y) if y.grad is None else y.grad for y in leaves]
-    return lambda f: partial(run, f)
-
-
-def _called(f: Function) -> Function:
-    class Module(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.b = torch.nn.Parameter(torch.empty(SHAPES[1]))
-
-        def forward(self, a: Any, c: Any) -> Any:
-            return f(a, self.b, c)
-
-    module = Module()
-    return torch.func.grad(_loss(lambda a, b, c: torch.func.functional_call(module, {"b": b}, (a, c))), (0, 1, 2))
+    return run
 
 
 def _stacked(x: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -195,24 +181,14 @@ TRANSFORMS: dict[str, Function] = {
     "func.jacfwd": lambda f: torch.func.jacfwd(f, ARGS),
     "func.hessian": lambda f: torch.func.hessian(_loss(f), ARGS),
     "func.functionalize": torch.func.functionalize,
-    "func.functional_call": _called,
-    "grad of grad": lambda f: torch.func.grad(lambda *x: sum(
-        g.square().sum() for g in torch.func.grad(_loss(f), ARGS)(*x)), ARGS),
-    "jvp of jvp": lambda f: _jvp(lambda *x: _jvp(f)(*x)[1]),
     "grad of jvp": lambda f: torch.func.grad(lambda *x: _jvp(f)(*x)[1].sin().sum(), ARGS),
     "jvp of grad": lambda f: _jvp(torch.func.grad(_loss(f), ARGS)),
-    "linearize of grad": lambda f: _linearize(torch.func.grad(_loss(f), ARGS)),
     "vmap": _vmapped,
     "vmap of a": _vmapped_a,
     "vmap of vmap": lambda f: lambda *x: torch.vmap(torch.vmap(f))(*_stacked(_stacked(x))),
     "vmap of grad": lambda f: _vmapped(torch.func.grad(_loss(f), ARGS)),
-    "vmap of vjp": lambda f: _vmapped(_vjp(f)),
     "vmap of jvp": lambda f: _vmapped(_jvp(f)),
-    "vmap of hessian": lambda f: _vmapped(torch.func.hessian(_loss(f), ARGS)),
-    "vmap of functionalize": lambda f: _vmapped(torch.func.functionalize(f)),
     "functionalize of grad": lambda f: torch.func.functionalize(torch.func.grad(_loss(f), ARGS)),
-    "functionalize of jvp": lambda f: torch.func.functionalize(_jvp(f)),
-    "functionalize of vmap": lambda f: torch.func.functionalize(_vmapped(f)),
     "jvp of vmap": lambda f: _jvp(_vmapped(f)),
     "grad of vmap": lambda f: torch.func.grad(_loss(_vmapped(f)), ARGS),
     "dual": _dual,
@@ -220,11 +196,9 @@ TRANSFORMS: dict[str, Function] = {
     "backward": _backward,
     "backward twice": _twice,
     "backward, batched": _grads_batched,
-    "checkpoint": _checkpointed(False),
-    "checkpoint, reentrant": _checkpointed(True),
+    "checkpoint": _checkpointed,
     "jacobian": _legacy(),
     "jacobian, vectorized": _legacy(vectorize=True),
-    "jacobian, forward": _legacy(vectorize=True, strategy="forward-mode"),
 }
 
 
@@ -275,26 +249,20 @@ RECORDERS: dict[str, Function] = {
 # Where torch's own product is wrong or fails, nothing is asked: those cells are not run.
 _FAILS: dict[str, set[str]] = {
     # checkpoint: of every autograd function that Python implements the compiler's guards read the saved tensors twice.
-    "compile eager": {"vmap of hessian", "vmap of functionalize", "checkpoint", "checkpoint, reentrant"},
-    "compile aot_eager": {"func.functionalize", "functionalize of grad", "functionalize of jvp",
-                          "functionalize of vmap", "vmap of hessian", "vmap of functionalize", "dual, backward",
-                          "backward twice"},
-    "make_fx real": {"func.linearize", "linearize of grad"},
-    "make_fx fake": {"vmap of hessian", "dual, backward", "jacobian, forward"},
-    "make_fx symbolic": {"func.linearize", "linearize of grad", "vmap of hessian", "dual, backward",
-                         "backward, batched", "jacobian, vectorized", "jacobian, forward"},
+    "compile eager": {"checkpoint"},
+    "compile aot_eager": {"func.functionalize", "functionalize of grad", "dual, backward", "backward twice"},
+    "make_fx real": {"func.linearize"},
+    "make_fx fake": {"dual, backward"},
+    "make_fx symbolic": {"func.linearize", "dual, backward", "backward, batched", "jacobian, vectorized"},
 }
-_FAILS["compile inductor"] = _FAILS["compile aot_eager"] | {"backward, batched", "jacobian, vectorized",
-                                                            "jacobian, forward"}
+_FAILS["compile inductor"] = _FAILS["compile aot_eager"] | {"backward, batched", "jacobian, vectorized"}
 _VMAPS = {"vmap", "vmap of a", "vmap of vmap"}
-_BACKWARDS = {"backward", "backward twice", "backward, batched", "checkpoint, reentrant", "jacobian",
-              "jacobian, vectorized"}
+_BACKWARDS = {"backward", "backward twice", "backward, batched", "jacobian", "jacobian, vectorized"}
 _RIGHT: dict[str, set[str]] = {
     "export": {"plain"} | _VMAPS | _BACKWARDS,
     "export strict": {"plain"} | _VMAPS,
-    "make_fx pre-dispatch": {"plain"} | _BACKWARDS - {"checkpoint, reentrant"},
-    "jit.trace": {"plain", "func.jvp", "func.functionalize", "jvp of jvp", "vmap", "vmap of a", "vmap of jvp",
-                  "functionalize of jvp", "jacobian"},
+    "make_fx pre-dispatch": {"plain"} | _BACKWARDS,
+    "jit.trace": {"plain", "func.jvp", "func.functionalize", "vmap", "vmap of a", "vmap of jvp", "jacobian"},
 }
 
 
@@ -322,8 +290,7 @@ def is_refused(call: str, transform: str, recorder: str, device: str) -> bool:
 
 
 # The compiler refuses these with an error of its own that names neither.
-_UNNAMED = {("compile eager", "grad of vmap", "execute"), ("compile eager", "functionalize of vmap", "execute"),
-            ("compile aot_eager", "jacobian, forward", "op_out")}
+_UNNAMED = {("compile eager", "grad of vmap", "execute")}
 
 
 def is_by_name(error: Exception) -> bool:

@@ -18,7 +18,6 @@ from peakgemm.tools.accuracy.families import FAMILIES
 from peakgemm.tools.accuracy.measure import Exact
 from peakgemm.tools.bench.errors import bound
 
-PAGE = Path(__file__).parents[2] / "docs" / "accuracy.md"
 QUICK = ("--host", "--sizes", "16,32,64", "--ks", "64,128")
 HALF = "import numpy as np\ndef half(a, b):\n    return a.astype(np.float16).astype(np.float32) @ b\n"
 
@@ -31,84 +30,41 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_everything(here: Path, run: Any) -> None:
     code, said, complained = run("accuracy", *QUICK, "--json", "a.json", "--plot", "a.svg")
-    assert (code, complained) == (0, "")
-    assert fits(said)
-    for line in ("random: normal", "random: exp0.5", "long-k: uniform", "scaled: normal", "structure: fixed-point",
-                 "exact: identity", "slope: huge"):
-        assert re.search(rf"^{line} +ok( \S+( n u)?)? +ok", said, re.MULTILINE), line
+    assert (code, complained) == (0, "") and fits(said)
     assert re.search(r"^special values +ok 36 of 36 +ok 36 of 36", said, re.MULTILINE)
     assert re.search(r"All \d+ verdicts: pass\.", said)
     data = valid(here / "a.json")
     assert (data["against"], data["seed"], data["arrays"], data["device"]) == ("numpy", 0, "numpy", None)
-    assert data["unavailable"] == {}
-    assert data["command"].startswith("peakgemm accuracy --host --sizes 16,32,64")
     rows = [row for row in rows_of(data) if row["test"] == "random" and row["family"] == "normal"]
     assert [(row["shape"][0], row["contender"], row["draws"]) for row in rows] == [
         (n, name, 2**14 // n**2) for n in (16, 32, 64) for name in ("numpy", "peakgemm:ieee")]
     assert all(0 < row["mean_error"] < row["max_error"] < row["bound"] for row in rows)
-    picture = (here / "a.svg").read_text()
-    assert picture.startswith("<svg") and picture.count(">peakgemm:ieee</text>") == 1
-    for family in ("normal", "uniform", "exp4"):
-        assert f">{family}</text>" in picture
+    assert (here / "a.svg").read_text().count(">peakgemm:ieee</text>") == 1
 
 
 def test_somebodys_own_gemm(here: Path, run: Any) -> None:
-    (here / "mine_of_cli_test.py").write_text(HALF)
+    (here / "mine_of_cli_test.py").write_text(f"{HALF}def none(a, b):\n    return a @ b * float('nan')\n")
     words = ("--host", "--sizes", "16,32,64,128", "--of", "mine_of_cli_test:half", "--of", "numpy", "--tests",
              "random,exact,special", "--families", "normal,exp4", "--json", "a.json")
     code, said, complained = run("accuracy", *words)
     assert (code, complained) == (0, "")
-    assert fits("\n".join(line for line in said.splitlines() if not line.startswith("mine_of_cli_test")))
     assert re.search(r"^random: normal +ok \S+ +FAIL \S+", said, re.MULTILINE)
-    assert "~ne_of_cli_test:half"[-17:] in said
-    assert re.search(r"^mine_of_cli_test:half, random: fail on normal, exp4\. (normal|exp4) \d+: largest error "
-                     r"\S+ eps; float32 arithmetic makes [\d.]+ at most$", said, re.MULTILINE)
-    assert re.search(r"^mine_of_cli_test:half, exact: fail on wide-integers, identity, powers\. ", said, re.MULTILINE)
-    assert re.search(r"\d+ of \d+ verdicts are no pass", said)
+    for test, families in (("random", "normal, exp4"), ("exact", "wide-integers, identity, powers")):
+        assert re.search(rf"^mine_of_cli_test:half, {test}: fail on {families}\. ", said, re.MULTILINE)
     assert {row["verdict"] for row in rows_of(valid(here / "a.json")) if row["contender"] == "numpy"} == {"pass"}
     assert run("accuracy", *words, "--strict")[0] == 1
     assert run("accuracy", *QUICK, "--tests", "repeat", "--strict")[0] == 0
-
-
-def test_infinite_errors_are_json(here: Path, run: Any) -> None:
-    (here / "nan_of_cli_test.py").write_text("def none(a, b):\n    return a @ b * float('nan')\n")
-    code, said, _ = run("accuracy", *QUICK, "--of", "nan_of_cli_test:none", "--json", "a.json", "--plot", "a.svg")
-    assert code == 0 and re.search(r"^random: normal +ok \S+ +FAIL inf/inf", said, re.MULTILINE)
-    data = valid(here / "a.json")
-    assert {row["max_error"] for row in rows_of(data) if row["contender"] == "nan_of_cli_test:none"
+    code, _, _ = run("accuracy", *QUICK, "--of", "mine_of_cli_test:none", "--json", "a.json", "--plot", "a.svg")
+    assert code == 0
+    assert {row["max_error"] for row in rows_of(valid(here / "a.json")) if row["contender"] == "mine_of_cli_test:none"
             and "max_error" in row} == {float("inf")}
 
 
 def test_a_contender_that_is_not_here(here: Path, run: Any) -> None:
-    code, said, complained = run("accuracy", *QUICK, "--tests", "repeat", "--of", "numpy", "--of", "cublas", "--json",
+    code, _, complained = run("accuracy", *QUICK, "--tests", "repeat", "--of", "numpy", "--of", "cublas", "--json",
                                  "a.json")
     assert code == 0 and "Left out: cublas: cublas runs on a GPU" in complained
     assert list(valid(here / "a.json")["unavailable"]) == ["cublas"]
-    code, said, complained = run("accuracy", *QUICK, "--of", "cublas")
-    assert (code, said) == (2, "") and "nothing to judge: cublas" in complained
-
-
-@pytest.mark.parametrize(("words", "complaint"), [
-    (["--sizes", "16,x"], "'x' is not a size"), (["--sizes", "1"], r"size = 1 must lie in 2\.\.16384"),
-    (["--ks", "2000000"], r"K = 2000000 must lie in 2\.\.1048576"), (["--families", "flat"], "unknown family 'flat'"),
-    (["--tests", "rndom"], "unknown test 'rndom'; valid ones: random, long-k"), (["--of", "mkl"], "unknown contender"),
-    (["--against", "mkl"], "unknown contender 'mkl'"), (["--json", "gone/a.json"], "cannot write"),
-    (["--tests", "repeat", "--plot", "a.svg"], "has none; add random or long-k"),
-])
-def test_mistakes(here: Path, run: Any, words: list[str], complaint: str) -> None:
-    code, said, complained = run("accuracy", *words)
-    assert (code, said) == (2, "")
-    assert re.search(complaint, complained) and len(complained.strip().splitlines()) == 1
-
-
-def test_the_examples_of_the_page(here: Path, monkeypatch: pytest.MonkeyPatch,
-                                  capsys: pytest.CaptureFixture[str]) -> None:
-    examples = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    names: dict[str, Any] = {}
-    for example in examples:
-        exec(compile(example, str(PAGE), "exec"), names)
-    assert len(examples) == 2
-    assert "fixed-point" in capsys.readouterr().out
 
 
 def test_torch_answers_as_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,8 +79,7 @@ def test_torch_answers_as_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
         return torch.addmm(c, a, b, alpha=alpha, beta=beta)
 
     report = judge(half, ieee, "numpy", "peakgemm:ieee", reference="numpy", sizes=[16, 32], ks=[64])
-    verdicts = {(row["contender"], row["verdict"]) for row in report.judged}
-    assert not {name for name, verdict in verdicts if verdict == "fail"} - {report.contenders[0]}
+    assert {row["contender"] for row in report.judged if row["verdict"] == "fail"} == {report.contenders[0]}
     assert {row["test"] for row in report.failures if row["contender"] == report.contenders[0]} == {
         "random", "long-k", "exact", "special", "structure", "slope"} - {"slope"}
     for family in FAMILIES:  # the same measure as NumPy's, on the same operands

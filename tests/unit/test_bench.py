@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import json
-from itertools import islice
+from collections.abc import Callable
 from math import sqrt
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,41 +12,93 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench_cases import Rival, bound, broken, into, on_host
 from commands import fits, here, run, valid
-from fake_peer import FakePeer, peer
+from fake_peer import peer
 from host_peer import GPU, HostBound, HostPeer, HostTimer
-from peakgemm.errors import InvalidValue, LaunchFailed, MissingComponent
+from peakgemm.errors import InvalidValue
+from peakgemm.kernels.rung import RungConfig
 from peakgemm.tools.bench import bench, contenders, operands, products, roofline, suites, summary
-from peakgemm.tools.bench.drawn import drawn
-from peakgemm.tools.bench.suites import SUITES, Case
-from peakgemm.tools.bench.timer import Timer
-from peakgemm.tools.bench.variants import IEEE, Variant, named
-from peakgemm.tools.report.figures import ratio_chart
+from peakgemm.tools.bench.suites import Case
+from peakgemm.tools.bench.variants import IEEE, Variant
 
 
-def test_no_case_stands_twice_in_a_suite_and_each_says_what_it_is() -> None:
-    for name, group in SUITES.items():
-        assert len({case.problem()[0] for case in group}) == len({case.name for case in group}) == len(group), name
-    assert {case.layout for case in SUITES["layouts"]} == {"NN", "NT", "TN", "TT"}
-    assert all(case.n % 2 for case in SUITES["odd"]) and all(case.k >= 16 * case.m for case in SUITES["deepk"])
-    assert all(min(case.m, case.n) <= 128 for case in SUITES["skinny"])
+class Rival:
+    """A contender of which the test says what it does."""
+
+    def __init__(self, name: str, act: Callable[[Any, Any, Any], Any], capture: bool = True) -> None:
+        self.name, self.capture, self._act = name, capture, act
+        self.versions = {name: "1.0"}
+
+    def work(self, a: Any, b: Any, out: Any) -> Callable[[], Any]:
+        return lambda: self._act(a, b, out)
+
+
+def into(a: Any, b: Any, out: Any) -> None:
+    np.matmul(a, b, out=out)
+
+
+def broken(a: Any, b: Any, out: Any) -> None:
+    raise RuntimeError("no kernel\nand more")
+
+
+@pytest.fixture
+def bound(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """What is added to every product; 0 at first."""
+    say = {"off": 0.0}
+    monkeypatch.setattr(products, "bound_for", lambda problem, gpu, choice: HostBound(
+        choice.kernel, choice.config, problem, gpu, off=say["off"]))
+    monkeypatch.setattr(products, "api", Calls(say))
+    return say
+
+
+class Calls:
+    """The public calls, by NumPy: B prepared is a tuple, and every product is off as the test says."""
+
+    def __init__(self, say: dict[str, float]) -> None:
+        self.say, self.seen = say, []
+
+    def prepare(self, b: Any, *, precision: str) -> Any:
+        self.seen.append(("prepare", precision))
+        return precision, b
+
+    def matmul(self, a: Any, b: Any, *, out: Any, precision: str) -> Any:
+        self.seen.append(("matmul", precision))
+        assert b[0] == precision
+        np.matmul(a, b[1], out=out)
+        out += np.float32(self.say["off"])
+        return out
+
+    def plan(self, a: Any, b: Any, *, out: Any, precision: str) -> Any:
+        def execute(first: Any, second: Any, out: Any) -> None:
+            self.seen.append(("execute", precision))
+            assert first is a and second is b
+
+        return SimpleNamespace(execute=execute, last_path=lambda: f"{precision}, 1 of 2 half tiles by ieee")
+
+
+@pytest.fixture
+def on_host(here: Path, bound: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The command, with NumPy as its GPU."""
+    monkeypatch.setattr("peakgemm.runtime.device.find", lambda: GPU)
+    monkeypatch.setattr("peakgemm.cli.measuring.find_peer", HostPeer)
+    monkeypatch.setattr("peakgemm.cli.bench.Timer", lambda peer, seconds: HostTimer(
+        lambda work: 12.3456 if hasattr(work, "func") else 9.87654))
+    monkeypatch.setattr("peakgemm.cli.bench.copy_gbs", lambda peer, timer: 2987.65)
+    monkeypatch.setitem(contenders.CONTENDERS, "triton", lambda peer: Rival("triton", into))
+    monkeypatch.setitem(contenders.CONTENDERS, "cupy", lambda peer: Rival("cupy", broken))
+    return here
 
 
 def test_the_drawn_suite_is_the_same_everywhere_and_holds_every_kind() -> None:
-    found = suites.suites("drawn")["drawn"]
-    assert [case.name for case in found[:5]] == ["28956x160x24:NT", "48x4204x3008:TT", "80x71192x157:NT",
-                                                 "448x644x20704:NT", "1168x127x2432:TT"]
-    assert len(found) == len(set(found)) == 200
-    assert not set(found) & {suites._plain(*shape) for shape in islice(drawn(seed=1), 200)}
-    for share, least, most in (
-        (sum(case.batch > 1 for case in found), 25, 60), (sum(min(case.m, case.n) <= 16 for case in found), 30, 90),
-        (sum(case.k <= 64 for case in found), 50, 100), (sum(case.k >= 2048 for case in found), 40, 100),
-        (sum(case.layout == "NN" for case in found), 60, 100), (sum(case.n % 4 > 0 for case in found), 20, 80),
-    ):
-        assert least <= share <= most
-    assert max(case.flops for case in found) <= 2.4e10 and max(case.bytes for case in found) <= 6e8
-    assert min(case.flops for case in found) >= 2**19
+    """Its results are compared over time: the same seed must draw the same products."""
+    cases = suites.suites("drawn")["drawn"]
+    assert [case.name for case in cases[:3]] == ["28956x160x24:NT", "48x4204x3008:TT", "80x71192x157:NT"]
+    assert len(cases) == len(set(cases)) == 200
+    for count in (sum(case.batch > 1 for case in cases), sum(min(case.m, case.n) <= 16 for case in cases),
+                  sum(case.k <= 64 for case in cases), sum(case.k >= 2048 for case in cases),
+                  sum(case.layout == "NN" for case in cases), sum(case.n % 4 > 0 for case in cases)):
+        assert 20 <= count <= 100
+    assert max(case.flops for case in cases) <= 2.4e10 and max(case.bytes for case in cases) <= 6e8
 
 
 def test_case() -> None:
@@ -57,15 +108,10 @@ def test_case() -> None:
     assert [c.name for c in suites.cases("1x2x3, 4x5x6:TT")] == ["1x2x3", "4x5x6:TT"]
 
 
-@pytest.mark.parametrize("text", ["12x", "1x2", "1x2x3:XX", "1x2x3:N", "1x2x3*", "", "1x2x3,", "²x2x2"])
+@pytest.mark.parametrize("text", ["1x2", "1x2x3:XX", "1x2x3*", "", "1x2x3,", "²x2x2", "0x2x2", "2x2x2147483648",
+                                  "2x2x2*0"])
 def test_shapes_that_are_none(text: str) -> None:
-    with pytest.raises(InvalidValue, match="is not MxNxK"):
-        suites.cases(text)
-
-
-@pytest.mark.parametrize("text", ["0x2x2", "2x2x2147483648", "2x2x2*0"])
-def test_shapes_out_of_bounds(text: str) -> None:
-    with pytest.raises(InvalidValue, match=r"each size must lie in 1\.\.2147482624"):
+    with pytest.raises(InvalidValue, match=r"is not MxNxK|must lie in 1\.\.2147482624"):
         suites.cases(text)
 
 
@@ -77,11 +123,8 @@ def test_a_case_is_posed_as_matmul_poses_it() -> None:
     assert (problem.layout, problem.lda, problem.batch.sizes, problem.batch.a) == ("TN", 8, (3,), (256,))
 
 
-LAYOUTS = [Case("x", 40, 24, 56, ta, tb, batch) for ta in (False, True) for tb in (False, True) for batch in (1, 3)]
-
-
-@pytest.mark.parametrize("case", [*LAYOUTS, Case("x", 1, 30, 20), Case("x", 30, 1, 20), Case("x", 30, 1, 20, True),
-                                  Case("x", 5, 7, 3)], ids=lambda case: case.size)
+@pytest.mark.parametrize("case", suites.cases("40x24x56,40x24x56:NT*3,40x24x56:TN,40x24x56:TT*3,1x30x20,30x1x20:TN"),
+                         ids=lambda case: case.name)
 def test_kernels_find_the_operands(case: Case) -> None:
     peer = HostPeer()
     arrays = operands.Arrays(case, GPU, peer)
@@ -118,18 +161,6 @@ def test_a_row(bound: dict[str, float]) -> None:
     assert set(row["peers"]["torch"]["samples_ms"]) == {"theirs", "cublas"}
 
 
-@pytest.mark.parametrize("precision", ["emulated", "fp16x3", "tf32x3", "bf16x9"])
-def test_a_row_in_another_precision(bound: dict[str, float], precision: str) -> None:
-    row, _ = measured(Case("x", 64, 32, 48), [], variant=Variant(precision))
-    assert (row["precision"], row["prepared"], row["ratio_to_cublas"]) == (precision, False, 1.0)
-    assert row["kernel"] == precision or precision == "emulated"  # emulated: so small a product is IEEE's
-    assert (row["path"], row["workspace_bytes"]) == (f"{precision}, 1 of 2 half tiles by ieee", 0)
-    assert products.api.seen == [("execute", precision)]  # the timed work is the kernels': only the path was asked for
-    row, _ = measured(Case("x", 64, 32, 48), [])
-    assert (row["precision"], row["prepared"]) == ("ieee", False) and "path" not in row
-    assert products.api.seen == [("execute", precision)]
-
-
 def test_a_prepared_operand_is_made_before_the_clock_runs(bound: dict[str, float]) -> None:
     row, timer = measured(Case("x", 64, 32, 48, True), [], variant=Variant("fp16x3", prepared=True))
     sets = row["operand_sets"]
@@ -138,34 +169,16 @@ def test_a_prepared_operand_is_made_before_the_clock_runs(bound: dict[str, float
     calls = ["execute", "prepare", "matmul"] + ["prepare"] * sets + ["matmul"] * sets
     assert products.api.seen == [(call, "fp16x3") for call in calls]
     assert "workspace_bytes" not in row and row["max_error"] < 10
-
-
-@pytest.mark.parametrize("variant", [IEEE, Variant("fp16x3"), Variant("emulated", True)], ids=lambda v: v.label)
-def test_how_far_a_product_may_be_off(bound: dict[str, float], variant: Variant) -> None:
-    case = Case("x", 1, 1, 1)
-    limit = 2.0 if variant == IEEE else 6.0
-    assert bench.bound_of(case, variant) == limit
-    for eps, wrong in ((limit - 1, False), (limit + 1, True)):
-        peer = HostPeer()
-        a, b = (peer.random(1, 1, seed)[0, 0] for seed in (0, 1))
-        bound["off"] = eps * 2.0**-23 * abs(float(a) * float(b))
-        row, _ = measured(case, [], variant=variant)
-        assert ("error" in row) == wrong, row["max_error"]
-
-
-def test_variants_by_name() -> None:
-    assert named(["ieee"], False) == [IEEE]
-    assert named(["emulated, tf32x3", "ieee", "emulated"], False) == [Variant("emulated"), Variant("tf32x3"), IEEE]
-    assert named(["ieee", "emulated"], True) == [IEEE, Variant("emulated"), Variant("emulated", prepared=True)]
-    assert (IEEE.name("odd"), Variant("emulated", True).name("odd")) == ("odd", "odd, emulated, B prepared")
-    assert Variant.of({}) == IEEE and Variant.of(Variant("fp16x3", True).fields()) == Variant("fp16x3", True)
-    with pytest.raises(InvalidValue, match="precision = 'double' is unknown; valid ones: 'ieee'"):
-        named(["ieee,double"], False)
-    with pytest.raises(InvalidValue, match="add --precision with one of emulated, fp16x3, tf32x3, bf16x9"):
-        named(["ieee"], True)
+    products.api.seen.clear()
+    row, _ = measured(Case("x", 64, 32, 48), [], variant=Variant("tf32x3"))
+    assert (row["kernel"], row["precision"], row["path"]) == ("tf32x3", "tf32x3", "tf32x3, 1 of 2 half tiles by ieee")
+    assert products.api.seen == [("execute", "tf32x3")]  # the timed work is the kernels': only the path was asked for
 
 
 def test_bandwidth_where_the_memory_bounds(bound: dict[str, float]) -> None:
+    assert [roofline.is_memory_bound(Case("x", *shape), GPU) for shape in (
+        (8, 4096, 4096), (64, 4096, 4096), (4096, 4096, 8))] == [True, False, True]
+    assert roofline.copy_gbs(HostPeer(), HostTimer(), 1 << 16) == pytest.approx(8 * (1 << 16) / 1e6)  # both ways
     row, _ = measured(Case("x", 1, 256, 256), [])
     assert row["gbs"] == pytest.approx(Case("x", 1, 256, 256).bytes / 1e6)  # 1 ms a call
     assert row["share_of_copy"] == pytest.approx(row["gbs"] / 2500)
@@ -173,32 +186,28 @@ def test_bandwidth_where_the_memory_bounds(bound: dict[str, float]) -> None:
     assert row["gbs"] is row["share_of_copy"] is None
 
 
-def test_memory_bound() -> None:
-    assert roofline.is_memory_bound(Case("x", 8, 4096, 4096), GPU)
-    assert not roofline.is_memory_bound(Case("x", 64, 4096, 4096), GPU)
-    assert roofline.is_memory_bound(Case("x", 4096, 4096, 8), GPU)
-
-
-def test_copy_bandwidth_counts_both_ways() -> None:
-    assert roofline.copy_gbs(HostPeer(), HostTimer(), 1 << 16) == pytest.approx(8 * (1 << 16) / 1e6)
+@pytest.mark.parametrize(("config", "expected"), [
+    (RungConfig(64, 64, 1, 4, 4, stages=0), 1.0),  # nothing staged: the thread's tile counts, whatever the block's
+    (RungConfig(128, 128, 1, 8, 8, stages=0), 0.5),
+    (RungConfig(32, 32, 32, 1, 1), 0.125),  # staged: the block's tile, however deep the pipeline
+    (RungConfig(128, 256, 8, 8, 16, stages=4), 0.0234375),
+])
+def test_the_roofline(config: RungConfig, expected: float) -> None:
+    assert roofline.bytes_per_flop(config) == expected
+    # 3352 GB/s over 4 bytes a FLOP is 838 GFLOPS.
+    assert roofline.bound_tflops(66.9, 3352, expected) == pytest.approx(min(66.9, 3.352 / expected))
+    for figures in ((0, 3352, 1.0), (66.9, -1, 1.0), (66.9, 3352, 0.0), (float("nan"), 3352, 1.0)):
+        with pytest.raises(InvalidValue, match="must be positive"):
+            roofline.bound_tflops(*figures)
 
 
 @pytest.mark.parametrize("off", [1.0, float("nan")])
 def test_a_wrong_product_is_not_timed(bound: dict[str, float], off: float) -> None:
     bound["off"] = off
     row, timer = measured(Case("x", 16, 16, 16), [Rival("torch", into)])
-    assert "wrong product" in row["error"] and "9.5 at most" in row["error"]
+    assert "wrong product" in row["error"]
     assert row["max_error"] > 1000 and row["reference_error"] < 10
     assert not timer.compared and "tflops" not in row
-
-
-def test_a_failure_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: Any) -> None:
-        raise LaunchFailed("specialised: 300000 bytes\nsecond line")
-
-    monkeypatch.setattr(products, "bound_for", refuse)
-    row, _ = measured(Case("x", 16, 16, 16), [])
-    assert row["error"] == "specialised: 300000 bytes"
 
 
 def test_a_contender_that_fails_or_errs_spoils_nothing(bound: dict[str, float]) -> None:
@@ -212,57 +221,6 @@ def test_a_contender_that_fails_or_errs_spoils_nothing(bound: dict[str, float]) 
     assert "wrong product" in row["peers"]["cupy"]["error"]
     assert row["peers"]["torch"]["max_error"] == float("inf")  # it wrote nothing: the NaN are still there
     assert row["peers"]["good"]["ratio_to_cublas"] == 1.0
-
-
-class Meter:
-    """NVML's energy counter: 400 W, moving every 0.1 s; None where it is not there."""
-
-    def __init__(self, peer: FakePeer, there: bool = True, moving: bool = True) -> None:
-        self.peer, self.there, self.moving = peer, there, moving
-
-    def energy_j(self) -> float | None:
-        return (self.peer.now // 100 * 40 if self.moving else 40.0) if self.there else None
-
-
-def test_energy_is_counted_from_step_to_step(peer: FakePeer) -> None:
-    clock = Timer(peer)
-    clock._sensors = Meter(peer)
-    assert clock.energy([peer.work("A", 0.5)], 0.35) == pytest.approx(400 * 0.5e-3, rel=0.03)
-    assert peer.captured == 0
-    assert clock.energy([peer.work("A", 0.01)], 0.35) == pytest.approx(400 * 0.01e-3, rel=0.03)
-    assert peer.captured == 1
-    clock.energy([peer.work("A", 0.01)], 0.35, capture=False)
-    assert peer.captured == 1
-
-
-def test_energy_without_a_counter_or_with_one_that_stands_still(peer: FakePeer) -> None:
-    clock = Timer(peer)
-    clock._sensors = Meter(peer, there=False)
-    assert clock.energy([peer.work("A", 0.5)], 0.35) is None
-    assert peer.now == 0
-    clock._sensors = Meter(peer, moving=False)
-    assert clock.energy([peer.work("A", 0.5)], 0.35) is None
-    assert peer.now < 3000  # ms: it gives up
-
-
-def test_contenders_by_name() -> None:
-    assert contenders.names("cublas") == []
-    assert contenders.names("triton, cublas,cupy,triton") == ["triton", "cupy"]
-    with pytest.raises(InvalidValue, match="unknown peer 'mkl'; valid ones: cublas, torch, cupy, triton"):
-        contenders.names("mkl")
-
-
-@pytest.mark.parametrize("name", ["torch", "cupy", "triton"])
-def test_a_missing_contender_says_how_to_mend_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(module: str, package: str | None = None) -> Any:
-        raise ImportError(f"No module named {module!r}")
-
-    monkeypatch.setattr(contenders, "import_module", absent)
-    peer = HostPeer()
-    if name == "triton":
-        peer.name = "torch"
-    with pytest.raises(MissingComponent, match="run: pip install"):
-        contenders.CONTENDERS[name](peer)
 
 
 def entry(suite: str, name: str, ratio: float | None, **peers: float) -> dict[str, Any]:
@@ -286,51 +244,25 @@ def test_summaries() -> None:
     assert summary.summarise("x", IEEE, rows[2:3])["worst"] is None
 
 
-def test_every_precision_is_summed_up_by_itself() -> None:
-    emulated, prepared = Variant("emulated").fields(), Variant("emulated", True).fields()
-    rows = [entry("square", "a", 1.0), {**entry("square", "a", 4.0), **emulated},
-            {**entry("square", "a", 5.0), **prepared}, {**entry("odd", "b", 1.0), **emulated}]
-    found = {(e["suite"], e["precision"], e["prepared"]): e for e in summary.summaries(rows)}
-    assert {key: e["geomean"] for key, e in found.items()} == pytest.approx({
-        ("square", "ieee", False): 1.0, ("square", "emulated", False): 4.0, ("odd", "emulated", False): 1.0,
-        ("all", "emulated", False): 2.0, ("square", "emulated", True): 5.0})
-
-
-def test_the_plot_shows_every_measured_row() -> None:
-    rows = [entry("square", "first", 2.0, triton=0.5), entry("square", "second", None), entry("odd", "third", 0.5)]
-    text = ratio_chart(rows, "a title", 860).text(alone=True)
-    assert text.startswith("<svg") and text.endswith("</svg>\n") and 'aria-label="a title"' in text
-    for shown in ("first", "third", "square", "odd", "triton"):
-        assert f">{shown}</text>" in text
-    assert ">second</text>" not in text
-    text = ratio_chart([*rows, {**rows[0], **Variant("emulated", True).fields()}], "", 860).text()
-    assert text.count(">first</text>") == 2 and ">square, emulated, B prepared</text>" in text
-
-
 def test_command(on_host: Path, run: Any) -> None:
     code, out, err = run("bench", "--shape", "1x48x64,64x64x64:NT,8x8x8*5", "--peers", "cublas,triton,cupy", "--json",
                          "bench.json", "--svg", "bench.svg")
-    assert (code, err) == (0, "")
-    assert fits(out)
-    for text in ("1x48x64", "64x64x64:NT", "8x8x8*5", "skinny", "heuristic", "graph", "cupy: RuntimeError", "1.250"):
+    assert (code, err) == (0, "") and fits(out)
+    for text in ("1x48x64", "64x64x64:NT", "8x8x8*5", "skinny", "graph", "cupy: RuntimeError", "1.250", "2988 GB/s"):
         assert text in " ".join(out.split()), text
-    assert "A copy on this device moves 2988 GB/s" in out
     data = valid(on_host / "bench.json")
     assert [row["shape"] for row in data["rungs"]] == [[1, 48, 64], [64, 64, 64], [8, 8, 8]]
     assert (data["device"]["name"], data["environment"]["triton"], data["copy_gbs"]) == (GPU.name, "1.0", 2987.65)
     assert data["suites"][0]["geomean"] == pytest.approx(1.25, rel=1e-4)
-    assert len(data["rungs"][0]["samples_ms"]["ours"]) == 5
-    assert (on_host / "bench.svg").read_text().startswith("<svg")
+    drawn = (on_host / "bench.svg").read_text()
+    assert drawn.startswith("<svg") and drawn.count(">1x48x64</text>") == 1
 
 
 def test_command_in_several_precisions(on_host: Path, run: Any) -> None:
     code, out, err = run("bench", "--shape", "64x64x64,300x300x300", "--precision", "ieee,fp16x3", "--precision",
-                         "emulated", "--prepared", "--json", "bench.json", "--svg", "bench.svg")
-    assert (code, err) == (0, "")
-    assert fits(out)
-    for text in ("shapes, fp16x3: measured", "shapes, fp16x3, B prepared: measured", "shapes, emulated: what ran",
-                 "1 of 2 half tiles by ieee", "Ratio of time to cuBLAS FP32, emulated, B prepared"):
-        assert text in " ".join(out.split()), text
+                         "emulated", "--prepared", "--json", "bench.json")
+    assert (code, err) == (0, "") and fits(out)
+    assert "1 of 2 half tiles by ieee" in out and "emulated, B prepared" in " ".join(out.split())
     data = valid(on_host / "bench.json")
     variants = [("ieee", False), ("fp16x3", False), ("fp16x3", True), ("emulated", False), ("emulated", True)]
     assert [(row["precision"], row["prepared"]) for row in data["rungs"]] == variants * 2
@@ -343,11 +275,9 @@ def test_command_in_several_precisions(on_host: Path, run: Any) -> None:
 def test_a_wrong_row_fails_the_command_and_is_recorded(on_host: Path, bound: dict[str, float], run: Any) -> None:
     bound["off"] = float("nan")
     code, out, err = run("bench", "--shape", "16x16x16,32x32x32", "--json", "bench.json")
-    assert code == 1
-    assert err.count("Failed: ") == 2 and "wrong product" in err
+    assert code == 1 and err.count("wrong product") == 2 and "failed" in out
     data = valid(on_host / "bench.json")
     assert data["suites"][0]["failed"] == 2 and data["rungs"][0]["max_error"] == "inf"
-    assert "failed" in out
 
 
 def test_rows_are_written_as_they_come(on_host: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,32 +292,3 @@ def test_rows_are_written_as_they_come(on_host: Path, run: Any, monkeypatch: pyt
     assert [row["name"] for row in valid(on_host / "bench.json")["rungs"]] == ["16x16x16"]
 
 
-def test_command_without_a_gpu(here: Path, run: Any) -> None:
-    code, out, err = run("bench", "--suite", "all", "--arch", "sm_90", "--json", "bench.json")
-    assert (code, err) == (0, "")
-    assert fits(out)
-    assert "Not timed: " in out and "ResNet-50 conv5 3x3" in out
-    data = valid(here / "bench.json")
-    assert data["device"] is None
-    assert len(data["rungs"]) == sum(map(len, SUITES.values()))
-    assert {row["suite"] for row in data["rungs"]} == set(SUITES)
-
-
-@pytest.mark.parametrize(("words", "says"), [
-    ("--suite nosuch", ["unknown suite 'nosuch'", "square, odd, k1024"]),
-    ("--peers nosuch", ["unknown peer 'nosuch'", "cublas, torch, cupy, triton"]),
-    ("--precision nosuch", ["precision = 'nosuch' is unknown", "'ieee', 'emulated'"]),
-    ("--prepared", ["--prepared splits B beforehand", "add --precision"]),
-    ("--precision tf32x3 --arch sm_75", ["no such kernel for sm_75", "use 'emulated'"]),
-    ("--shape 5x5", ["'5x5' is not MxNxK[:layout][*batch]", "NN, NT, TN, TT"]),
-    ("--arch sm_42", ["unknown architecture 'sm_42'"]),
-    ("--json gone/bench.json", ["cannot write gone/bench.json"]),
-    ("--svg gone/bench.svg", ["cannot write gone/bench.svg"]),
-    ("--svg bench.svg", ["--svg plots measurements", "leave it out"]),
-])
-def test_mistakes(here: Path, run: Any, words: str, says: list[str]) -> None:
-    code, out, err = run("bench", *words.split())
-    assert (code, out) == (2, "")
-    for text in says:
-        assert text in err
-    assert list(here.iterdir()) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -22,43 +24,50 @@ def canonical(a: View, b: View, **rest: object) -> Problem:
     return result.problem
 
 
-@pytest.mark.parametrize(("strides", "ld", "trans"), [
-    ((8, 1), 8, False), ((8, 1), 8, False), ((11, 1), 11, False), ((1, 6), 6, True), ((1, 9), 9, True),
-])
-def test_a_unit_stride_is_a_layout(strides: tuple[int, int], ld: int, trans: bool) -> None:
-    p = canonical(view((6, 8), strides), view((8, 4), (4, 1)))
-    assert (p.lda, p.trans_a, p.ldb, p.trans_b) == (ld, trans, 4, False)
-    flipped = canonical(view((4, 6), (6, 1)), view((6, 8), strides))
-    assert (flipped.ldb, flipped.trans_b) == (ld, trans)
+A, B = view((6, 8), (8, 1)), view((8, 4), (4, 1))
+#: What a matrix of each shape and strides is: the names of the fields of the problem, and their values.
+CANONICAL = {
+    "a's rows": (A, B, {}, {"lda": 8, "trans_a": False, "ldb": 4, "trans_b": False}),
+    "a's padded rows": (view((6, 8), (11, 1)), B, {}, {"lda": 11, "trans_a": False}),
+    "a's columns": (view((6, 8), (1, 6)), B, {}, {"lda": 6, "trans_a": True}),
+    "a's padded columns": (view((6, 8), (1, 9)), B, {}, {"lda": 9, "trans_a": True}),
+    "b's padded rows": (view((4, 6), (6, 1)), view((6, 8), (11, 1)), {}, {"ldb": 11, "trans_b": False}),
+    "b's padded columns": (view((4, 6), (6, 1)), view((6, 8), (1, 9)), {}, {"ldb": 9, "trans_b": True}),
+    "a vector": (view((8,), (1,)), B, {}, {"m": 1, "n": 4, "trans_a": False}),
+    "a vector behind, as a row of (1, 8) (8, 6)":
+        (A, view((8,), (1,)), {}, {"m": 1, "n": 6, "trans_a": False, "trans_b": True, "ldb": 8}),
+    "a strided vector behind": (A, view((8,), (3,)), {}, {"m": 1, "trans_a": True, "lda": 3}),
+    "a vector behind a batch": (view((5, 6, 8), (48, 8, 1)), view((8,), (1,)), {}, {"m": 1, "n": 30, "batch": Batch()}),
+    "a column into one with gaps": (A, view((8, 1), (1, 1)), {"out": view((6, 1), (9, 1))},
+                                    {"m": 6, "n": 1, "ldc": 9, "trans_b": True}),
+    "transposes": (view((8, 6), (6, 1)), view((4, 8), (8, 1)), {"trans_a": True, "trans_b": True},
+                   {"m": 6, "n": 4, "k": 8, "layout": "TT", "lda": 6, "ldb": 8}),
+    # A row's stride over one row, a column's over one column: whatever a library writes there.
+    **{f"one row, {junk}": (view((1, 8), (junk, 1)), B, {}, {"lda": 8, "trans_a": False}) for junk in (0, -3, 1, 999)},
+    **{f"one column, {junk}": (view((6, 1), (5, junk)), view((1, 4), (junk, 1)), {},
+                               {"lda": 5, "trans_a": False, "ldb": 4}) for junk in (0, -3, 1, 999)},
+}
+
+
+@pytest.mark.parametrize("name", CANONICAL)
+def test_canonical(name: str) -> None:
+    a, b, options, fields = CANONICAL[name]
+    problem = canonical(a, b, **options)
+    assert {field: getattr(problem, field) for field in fields} == fields
 
 
 @pytest.mark.parametrize("strides", [(16, 2), (-8, 1), (0, 1), (8, 0), (4, 1), (1, 3), (8, -1)])
 def test_other_strides_are_copied(strides: tuple[int, int]) -> None:
-    assert canonicalise(view((6, 8), strides), view((8, 4), (4, 1))).copies == {"a": (6, 8)}
+    assert canonicalise(view((6, 8), strides), B).copies == {"a": (6, 8)}
     assert canonicalise(view((4, 6), (6, 1)), view((6, 8), strides)).copies == {"b": (6, 8)}
 
 
-def test_strides_of_single_elements_mean_nothing() -> None:
-    """A row's stride over one row, a column's over one column: whatever a library writes there."""
-    for junk in (0, -3, 1, 999):
-        row = canonical(view((1, 8), (junk, 1)), view((8, 4), (4, 1)))
-        assert (row.lda, row.trans_a) == (8, False)
-        column = canonical(view((6, 1), (5, junk)), view((1, 4), (junk, 1)))
-        assert (column.lda, column.trans_a, column.ldb) == (5, False, 4)
-
-
-def test_vectors() -> None:
-    p = canonical(view((8,), (1,)), view((8, 4), (4, 1)))
-    assert (p.m, p.n, p.trans_a) == (1, 4, False)
-    column = canonicalise(view((6, 8), (8, 1)), view((8,), (1,)))  # stored as a row: (1, 8) (8, 6)
-    p = column.problem or p
-    assert column.swapped and (p.m, p.n, p.trans_a, p.trans_b, p.ldb) == (1, 6, False, True, 8)
-    strided = canonical(view((6, 8), (8, 1)), view((8,), (3,)))
-    assert (strided.m, strided.trans_a, strided.lda) == (1, True, 3)
-    tall = canonical(view((5, 6, 8), (48, 8, 1)), view((8,), (1,)))
-    assert (tall.m, tall.n, tall.batch) == (1, 30, Batch())
-    gaps = canonical(view((6, 8), (8, 1)), view((8, 1), (1, 1)), out=view((6, 1), (9, 1)))
-    assert (gaps.m, gaps.n, gaps.ldc, gaps.trans_b) == (6, 1, 9, True)
+@pytest.mark.parametrize(("a", "options", "copies"), [
+    (A, {"out": view((6, 4), (16, 2))}, {"out": (6, 4)}), (view((8, 6), (12, 2)), {"trans_a": True}, {"a": (8, 6)}),
+    (view((6, 8), (8, 1), 4097), {}, {"a": (6, 8)}), (View(4096, (6, 8), None), {}, {"a": (6, 8)}),
+])
+def test_other_memory_is_copied(a: View, options: dict[str, Any], copies: dict[str, Any]) -> None:
+    assert canonicalise(a, B, **options).copies == copies
 
 
 def test_column_major_out_exchanges_the_operands() -> None:
@@ -69,21 +78,6 @@ def test_column_major_out_exchanges_the_operands() -> None:
     assert (p.m, p.n, p.k, p.ldc) == (4, 6, 8, 7)
     assert (p.trans_a, p.lda, p.trans_b, p.ldb) == (True, 4, True, 8)  # B^T and A^T
     assert p.alignment == (4, 16, 8)
-
-
-def test_an_out_without_unit_stride_is_computed_aside() -> None:
-    assert canonicalise(view((6, 8), (8, 1)), view((8, 4), (4, 1)), out=view((6, 4), (16, 2))).copies == {"out": (6, 4)}
-
-
-def test_transposes_are_read_in_place() -> None:
-    p = canonical(view((8, 6), (6, 1)), view((4, 8), (8, 1)), trans_a=True, trans_b=True)
-    assert (p.m, p.n, p.k, p.layout, p.lda, p.ldb) == (6, 4, 8, "TT", 6, 8)
-    assert canonicalise(view((8, 6), (12, 2)), view((8, 4), (4, 1)), trans_a=True).copies == {"a": (8, 6)}
-
-
-def test_misaligned_memory_is_copied() -> None:
-    assert canonicalise(view((6, 8), (8, 1), 4097), view((8, 4), (4, 1))).copies == {"a": (6, 8)}
-    assert canonicalise(View(4096, (6, 8), None), view((8, 4), (4, 1))).copies == {"a": (6, 8)}
 
 
 def test_batches() -> None:
@@ -115,7 +109,7 @@ def test_more_levels_than_a_kernel_resolves() -> None:
 
 
 def test_c_broadcasts_by_strides() -> None:
-    a, b = view((6, 8), (8, 1)), view((8, 4), (4, 1))
+    a, b = A, B
     for c, steps in ((view((4,), (1,)), (0, 1)), (view((6, 1), (3, 1)), (3, 0)), (view((), ()), (0, 0)),
                      (view((6, 4), (2, 12)), (2, 12))):
         assert canonical(a, b, c=c, beta=1.0).c0 == steps
@@ -151,18 +145,14 @@ def test_shapes_as_numpy_has_them(a: tuple[int, ...], b: tuple[int, ...]) -> Non
     assert result_shape(a, b)[1] == np.matmul(np.ones(a), np.ones(b)).shape
 
 
-@pytest.mark.parametrize("strides", [(0, 1), (1, 1), (2, 1)])
-def test_an_out_that_overlaps_itself(strides: tuple[int, int]) -> None:
-    with pytest.raises(InvalidValue, match="its elements overlap"):
-        canonicalise(view((6, 8), (8, 1)), view((8, 4), (4, 1)), out=view((6, 4), strides))
-
-
 def test_wrong_out_and_c() -> None:
-    a, b = view((6, 8), (8, 1)), view((8, 4), (4, 1))
+    for strides in ((0, 1), (1, 1), (2, 1)):
+        with pytest.raises(InvalidValue, match="its elements overlap"):
+            canonicalise(A, B, out=view((6, 4), strides))
     with pytest.raises(InvalidValue, match=r"out has shape \(4, 6\), the result has \(6, 4\)"):
-        canonicalise(a, b, out=view((4, 6), (6, 1)))
+        canonicalise(A, B, out=view((4, 6), (6, 1)))
     with pytest.raises(InvalidValue, match=r"c \(5,\) does not broadcast to the result \(6, 4\)"):
-        canonicalise(a, b, c=view((5,), (1,)), beta=1.0)
+        canonicalise(A, B, c=view((5,), (1,)), beta=1.0)
 
 
 def test_overlap_is_exact() -> None:

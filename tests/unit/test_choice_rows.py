@@ -73,7 +73,7 @@ def test_a_record_gives_back_what_was_measured(here: Path, measured: list[Measur
 
 def test_a_worse_profile_loses_more(measured: list[Measured]) -> None:
     rows = rows_of(json.loads(json.dumps(fields_of(measured))))
-    wrong = replace(HERE.profile, tiled=replace(HERE.profile.tiled, start_us=9.0, barrier_cycles=900.0),
+    wrong = replace(HERE.profile, tiled=replace(HERE.profile.tiled, start_us=9.0, turnover_factor=30.0),
                     emulated=replace(HERE.profile.emulated, worth_share=None))
     own, other = ([loss(each, replace(HERE, profile=profile)) for each in rows]
                   for profile in (HERE.profile, wrong))
@@ -116,6 +116,7 @@ def test_the_commands(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert run("loss", "--rows", "none.json")[0] == 2
     assert run("measure", "--dry-run", "--count", "3")[0] == 0
     assert run("measure")[0] == 2
+    monkeypatch.setattr(choice, "LEAST", 16)
     assert run("fit", "--rows", "choice.json", "-o", "mine.json")[0] == 2, "too few products"
     monkeypatch.setattr(choice, "LEAST", 4)
     monkeypatch.setattr(choice, "fitted", lambda rows, gpu: gpu.profile)
@@ -156,7 +157,7 @@ def test_the_shipped_profile_loses_little_of_what_was_measured(recorded: list[Ro
 
 
 @pytest.mark.parametrize(("section", "error"), [
-    ("tiled", 0.043), ("small", 0.064), ("skinny", 0.083), ("emulated", 0.078)])
+    ("tiled", 0.045), ("small", 0.084), ("skinny", 0.087), ("emulated", 0.085)])
 def test_the_models_are_near_what_was_measured(recorded: list[Rows], section: str, error: float) -> None:
     """The median error of candidates that take up to a quarter more than the fastest."""
     errors = []

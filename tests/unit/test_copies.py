@@ -19,129 +19,95 @@ from peakgemm.errors import InvalidType, PeakgemmError
 
 COPIES: dict[str, Callable[[Any], Any]] = {
     "copy": copy.copy, "deepcopy": copy.deepcopy, "in a list": lambda x: copy.deepcopy([x])[0],
-    **{f"pickle {n}": lambda x, n=n: pickle.loads(pickle.dumps(x, n)) for n in range(pickle.HIGHEST_PROTOCOL + 1)}}
+    **{f"pickle {n}": lambda x, n=n: pickle.loads(pickle.dumps(x, n)) for n in (0, 2, pickle.HIGHEST_PROTOCOL)}}
 RNG = np.random.default_rng(0)
 A, B = (RNG.integers(-4, 5, shape).astype(np.float32) for shape in ((4, 5), (5, 3)))
 
 
-def arrays(library: str) -> tuple[Any, Any]:
+@pytest.fixture(params=["numpy", "torch", "jax"])
+def arrays(request: pytest.FixtureRequest) -> tuple[Any, Any]:
     """A and B as arrays of a library, where it is installed."""
-    if library == "numpy":
+    if request.param == "numpy":
         return A, B
-    if library == "torch":
+    if request.param == "torch":
         torch = pytest.importorskip("torch", reason="needs torch")
         return torch.from_numpy(A), torch.from_numpy(B)
     jax = pytest.importorskip("jax", reason="needs jax")
     return tuple(jax.device_put(x, jax.devices("cpu")[0]) for x in (A, B))
 
 
-LIBRARIES = pytest.mark.parametrize("library", ["numpy", "torch", "jax"])
-
-
-@LIBRARIES
-@pytest.mark.parametrize("how", COPIES)
-def test_a_plan_is_not_copied(library: str, how: str) -> None:
-    plan = pg.plan(*arrays(library))
-    with pytest.raises(InvalidType, match=r"neither copied nor pickled; make it again .*peakgemm\.plan"):
-        COPIES[how](plan)
-    assert (np.asarray(plan.execute(*arrays(library))) == A @ B).all()
-
-
-def test_a_plan_for_a_gpu_is_not_copied() -> None:
-    """Whatever it holds."""
-    plan = Plan.__new__(Plan)
-    plan._index, plan._last = HOST + 1, object()
+def test_a_plan_is_not_copied(arrays: tuple[Any, Any]) -> None:
+    """Whatever it holds: on a host and for a GPU."""
+    plan, for_a_gpu = pg.plan(*arrays), Plan.__new__(Plan)
+    for_a_gpu._index, for_a_gpu._last = HOST + 1, object()
     for how in COPIES.values():
-        with pytest.raises(InvalidType, match="neither copied nor pickled"):
-            how(plan)
+        for each in (plan, for_a_gpu):
+            with pytest.raises(InvalidType, match=r"neither copied nor pickled; make it again .*peakgemm\.plan"):
+                how(each)
+    assert (np.asarray(plan.execute(*arrays)) == A @ B).all()
 
 
-@LIBRARIES
 @pytest.mark.parametrize("how", COPIES)
-def test_prepared_operands_are(library: str, how: str) -> None:
-    a, b = arrays(library)
-    if library == "torch" and how in ("pickle 0", "pickle 1"):
+def test_prepared_operands_are(arrays: tuple[Any, Any], how: str) -> None:
+    a, b = arrays
+    if how == "pickle 0" and type(b).__module__ == "torch":
         pytest.skip("torch pickles no tensors so")
     for more, array in (({}, b), ({"trans_b": True, "precision": "emulated"}, b.T)):
         prepared = pg.prepare(array, **more)
-        found = COPIES[how](prepared)
-        assert type(found) is pg.Prepared and found.shape == prepared.shape
-        assert (found.array is array) == (how == "copy")
-        assert (np.asarray(pg.gemm(a, found, **more)) == A @ B).all()
-        assert (np.asarray(a @ found) == A @ B).all()
+        copied = COPIES[how](prepared)
+        assert type(copied) is pg.Prepared and copied.shape == prepared.shape
+        assert (copied.array is array) == (how == "copy")
+        assert (np.asarray(pg.gemm(a, copied, **more)) == A @ B).all()
+        assert (np.asarray(a @ copied) == A @ B).all()
 
 
-@pytest.mark.parametrize("how", COPIES)
-def test_what_is_plain_is(how: str) -> None:
-    for x in (pg.explain(A, B), pg.precisions()[0], pg.Problem.contiguous(4, 3, 5), pg.Config(64, 64, 8, 8, 8),
-              pg.plan(A, B).explain()):
-        assert COPIES[how](x) == x
-    error = COPIES[how](InvalidType("said"))
-    assert type(error) is InvalidType and str(error) == "said"
+def test_what_is_plain_is() -> None:
+    for how in COPIES.values():
+        for x in (pg.explain(A, B), pg.precisions()[0], pg.Problem.contiguous(4, 3, 5), pg.Config(64, 64, 8, 8, 8),
+                  pg.plan(A, B).explain()):
+            assert how(x) == x
+        error = how(InvalidType("said"))
+        assert type(error) is InvalidType and str(error) == "said"
 
 
-@LIBRARIES
-def test_an_operator_of_prepared_operands(library: str) -> None:
-    a, b = arrays(library)
+def test_an_operator_of_prepared_operands(arrays: tuple[Any, Any]) -> None:
+    a, b = arrays
     prepared = pg.prepare(b)
     assert type(a @ prepared) is type(a @ b)
     for left in (a, a[0], a[None]):
         assert (np.asarray(left @ prepared) == np.asarray(left) @ B).all()
     assert (np.asarray(a @ pg.prepare(b, reproducible=True)) == A @ B).all()
     assert (np.asarray(a @ pg.prepare(b.T, trans_b=True)) == A @ B).all()
-    for wrong in (lambda: prepared @ a, lambda: prepared @ prepared):
-        with pytest.raises(InvalidType, match="write a @ prepared"):
+    for wrong, error, says in (
+            (lambda: prepared @ a, InvalidType, "write a @ prepared"),
+            (lambda: prepared @ prepared, InvalidType, "write a @ prepared"),
+            (lambda: b @ prepared, PeakgemmError, None), (lambda: [1.0] @ prepared, PeakgemmError, None),
+            (lambda: A.astype(float) @ prepared, PeakgemmError, None),
+            (lambda: np.matmul(A, prepared), TypeError, "Prepared"), (lambda: a * prepared, TypeError, "Prepared")):
+        with pytest.raises(error, match=says):
             wrong()
-    for wrong in (lambda: b @ prepared, lambda: [1.0] @ prepared, lambda: None @ prepared,
-                  lambda: A.astype(float) @ prepared):
-        with pytest.raises(PeakgemmError):
-            wrong()
-    with pytest.raises(TypeError, match="Prepared"):
-        np.matmul(A, prepared)
-    with pytest.raises(TypeError, match="Prepared"):
-        a * prepared
 
 
-def test_an_operator_under_transformations() -> None:
-    jax = pytest.importorskip("jax", reason="needs jax")
-    a, b = arrays("jax")
-    prepared = pg.prepare(b)
-    assert (jax.jit(lambda x: x @ prepared)(a) == A @ B).all()
-    assert (jax.grad(lambda x: (x @ prepared).sum())(a) == np.broadcast_to(B.sum(1), A.shape)).all()
+def test_an_operator_under_autograd() -> None:
     torch = pytest.importorskip("torch", reason="needs torch")
-    x, y = arrays("torch")
-    x.requires_grad_()
-    (x @ pg.prepare(y)).sum().backward()
-    assert torch.equal(x.grad, y.sum(1).expand(4, 5))
+    x = torch.from_numpy(A).requires_grad_()
+    (x @ pg.prepare(torch.from_numpy(B))).sum().backward()
+    assert (x.grad.numpy() == B.sum(1)).all()
 
 
-OUT = np.empty((4, 3), np.float32)
-
-
-@pytest.mark.parametrize("kind", ["float64", "float16", ">f4", "int64", "a masked array"])
-def test_a_wrong_out_is_not_to_be_converted(kind: str) -> None:
+@pytest.mark.parametrize("out", [np.zeros((4, 3)), np.zeros((4, 3), ">f4"), np.zeros((4, 3), np.int64),
+                                 np.ma.masked_array(np.zeros((4, 3), np.float32))], ids=lambda x: str(type(x)))
+def test_a_wrong_out_is_not_to_be_converted(out: Any) -> None:
     """Its copy would be written."""
-    out: Any = np.ma.masked_array(OUT) if "masked" in kind else OUT.astype(kind)
     for call in (lambda: pg.matmul(A, B, out=out), lambda: pg.gemm(A, B, out=out), lambda: pg.mm(A, B, out),
                  lambda: pg.plan(A, B, out=out), lambda: pg.plan(A, B).execute(A, B, out=out),
                  lambda: pg.run_rung(1, A, B, out)):
-        with pytest.raises(InvalidType) as error:
+        with pytest.raises(InvalidType, match=r"(out|C) is .*np\.empty\(shape, np\.float32\)") as error:
             call()
-        text = str(error.value).replace("C is", "out is")
-        assert f"out is {kind}" in text and "np.empty(shape, np.float32)" in text
-        assert not any(word in text for word in ("astype", "filled", ".float()"))
+        assert not any(word in str(error.value) for word in ("astype", "filled", ".float()"))
 
 
-def test_a_wrong_out_of_torch() -> None:
-    torch = pytest.importorskip("torch", reason="needs torch")
-    a, b = arrays("torch")
-    for out in (torch.empty(4, 3, dtype=torch.float64), torch.empty(4, 3).to_sparse(),
-                torch.nested.nested_tensor([torch.empty(3)] * 4)):
-        with pytest.raises(InvalidType, match=r"^out is .*torch\.empty\(shape, device=a\.device\) in torch$"):
-            pg.plan(a, b).execute(a, b, out=out)
-
-
-@pytest.mark.parametrize("name", ["tf32", "high", "highest", "float32", "TF32", "IEEE", "fp8", "", None, 3, ["ieee"]])
+@pytest.mark.parametrize("name", ["tf32", "IEEE", "", None, 3, ["ieee"]])
 def test_an_unknown_precision_points_to_the_names(name: Any) -> None:
     for call in (lambda: pg.matmul(A, B, precision=name), lambda: pg.gemm(A, B, precision=name),
                  lambda: pg.plan(A, B, precision=name), lambda: pg.explain(A, B, precision=name),
@@ -186,21 +152,3 @@ def test_without_torch_and_jax() -> None:
     """Every public call of their modules names what is missing; NumPy's arrays need neither."""
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-
-
-def test_the_doctor_does_not_send_to_itself(capsys: pytest.CaptureFixture[str],
-                                            monkeypatch: pytest.MonkeyPatch) -> None:
-    from peakgemm.cli import doctor
-
-    reason = "no NVIDIA driver or GPU here (as told); install the driver, then see: peakgemm doctor"
-    monkeypatch.setattr(doctor.device, "reason_without_gpu", lambda: reason)
-    monkeypatch.setattr(doctor.device, "count", lambda: 0)
-    for text in ("no cuBLAS; see: peakgemm doctor", "no cuBLAS, or see: peakgemm doctor", "no cuBLAS"):
-        def fails(text: str = text) -> None:
-            raise PeakgemmError(text)
-
-        monkeypatch.setattr(doctor, "find_peer", fails)
-        monkeypatch.setattr(doctor.device, "require", fails)
-        doctor.command()
-        said = " ".join(capsys.readouterr().out.split())
-        assert "peakgemm doctor" not in said and "install the driver cuBLAS (compare) no no cuBLAS NumPy" in said

@@ -1,236 +1,32 @@
-"""CUTLASS as a peer: where it is found, built and kept, which tile is chosen; nvcc and its libraries are stand-ins."""
-# ruff: noqa: F401, F811  (fixtures of tests/support)
+"""CUTLASS as a peer: arrays as they lie, and what is missing; tests/gpu/test_cutlass_tiles.py has its products."""
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Callable
-from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
-from bench_cases import bound, on_host
-from commands import here, run
-from host_peer import GPU, HostPeer
 from lab.peers import cutlass_gemm
-from lab.peers.cutlass_gemm import LAYOUTS, Candidate, Clock, Library, Operand, Products
-from peakgemm.errors import CompileFailed, InvalidValue, LaunchFailed, MissingComponent
-from peakgemm.runtime import cache
-from peakgemm.tools.bench import contenders, operands
-from peakgemm.tools.bench.suites import Case, cases
-
-STUB = Path(__file__).parents[1] / "support" / "fixtures" / "cutlass_on_host.c"
-VERSION_H = "#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 2\n#define CUTLASS_PATCH 1\n"
-NVCC = """#!/bin/sh
-if [ "$1" = --version ]; then echo "Cuda compilation tools, release 13.0, V{version}"; exit 0; fi
-echo "$*" >> {log}
-{body}
-"""
-# The macros of the layout become the stand-in's; the target is what follows -o.
-HOST = """for word in "$@"; do case "$word" in
-  -DLAYOUT_A=RowMajor) a=0;; -DLAYOUT_A=ColumnMajor) a=1;; -DLAYOUT_B=RowMajor) b=0;; -DLAYOUT_B=ColumnMajor) b=1;;
-esac; target=$word; done
-exec cc -shared -fPIC -O1 -DA_T=$a -DB_T=$b {stub} -o "$target"
-"""
-needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+from lab.peers.cutlass_gemm import Operand
+from peakgemm.errors import InvalidValue, MissingComponent
 
 
-@pytest.fixture
-def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine without CUTLASS and nvcc, whatever this one has."""
-    for name in ("CUTLASS_PATH", "CUDA_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("PATH", "/usr/bin:/bin" if shutil.which("nvcc", path="/usr/bin:/bin") is None else "")
+def test_where_headers_and_nvcc_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was asked for, or nothing; a message that says what to install."""
     monkeypatch.setattr(cutlass_gemm, "find_spec", lambda name: None)
-    monkeypatch.setattr(cutlass_gemm, "_USUAL_HEADERS", tmp_path / "usual" / "include")
+    monkeypatch.setattr(cutlass_gemm, "_USUAL_HEADERS", tmp_path / "usual")
     monkeypatch.setattr(cutlass_gemm, "_USUAL_NVCC", tmp_path / "usual" / "nvcc")
-    monkeypatch.setenv("PEAKGEMM_CACHE_DIR", str(tmp_path / "cache"))
-    return tmp_path
-
-
-def headers_in(place: Path, text: str = VERSION_H) -> Path:
-    (place / "cutlass").mkdir(parents=True)
-    (place / "cutlass" / "version.h").write_text(text)
-    return place
-
-
-def nvcc_at(path: Path, body: str = HOST, version: str = "13.0.88") -> Path:
-    """A compiler that writes its command lines to ``nvcc.log`` beside it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    body = body.replace("{stub}", str(STUB))
-    path.write_text(NVCC.format(version=version, log=path.with_name("nvcc.log"), body=body))
-    path.chmod(0o755)
-    return path
-
-
-def compiled(nvcc: Path) -> list[str]:
-    """The command lines of its compilations."""
-    log = nvcc.with_name("nvcc.log")
-    return log.read_text().splitlines() if log.exists() else []
-
-
-@pytest.fixture
-def nvcc(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine with both."""
-    monkeypatch.setenv("CUTLASS_PATH", str(headers_in(nowhere / "checkout" / "include").parent))
-    monkeypatch.setenv("CUDA_HOME", str(nowhere / "cuda"))
-    return nvcc_at(nowhere / "cuda" / "bin" / "nvcc")
-
-
-def test_where_the_headers_are_looked_for(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(MissingComponent, match=r"set CUTLASS_PATH .* run: pip install --no-deps nvidia-cutlass"):
-        cutlass_gemm.find_headers()
-    usual = headers_in(nowhere / "usual" / "include")
-    assert cutlass_gemm.find_headers() == usual
-    wheel = headers_in(nowhere / "site" / "cutlass_library" / "source" / "include")
-    monkeypatch.setattr(cutlass_gemm, "find_spec", {"cutlass_library": SimpleNamespace(
-        submodule_search_locations=[str(nowhere / "site" / "cutlass_library")])}.get)
-    assert cutlass_gemm.find_headers() == wheel
-    checkout = headers_in(nowhere / "checkout" / "include")
-    assert cutlass_gemm.find_headers({"CUTLASS_PATH": str(checkout.parent)}) == checkout
-    with pytest.raises(MissingComponent, match=r"CUTLASS_PATH = /gone holds no include/cutlass/version\.h"):
-        cutlass_gemm.find_headers({"CUTLASS_PATH": "/gone"})  # what was asked for, or nothing
-
-
-def test_where_nvcc_is_looked_for(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(MissingComponent, match=r"install the CUDA toolkit .* pip install 'cuda-toolkit\[nvcc,cccl\]"):
-        cutlass_gemm.find_nvcc()
-    wheel = nvcc_at(nowhere / "site" / "nvidia" / "cu13" / "bin" / "nvcc")
-    monkeypatch.setattr(cutlass_gemm, "find_spec", {"nvidia": SimpleNamespace(
-        submodule_search_locations=[str(nowhere / "site" / "nvidia")])}.get)
-    assert cutlass_gemm.find_nvcc() == wheel
-    usual = nvcc_at(nowhere / "usual" / "nvcc")
-    assert cutlass_gemm.find_nvcc() == usual
-    on_path = nvcc_at(nowhere / "path" / "nvcc")
-    assert cutlass_gemm.find_nvcc({"PATH": str(on_path.parent), "CUDA_HOME": "/gone"}) == on_path
-    home = nvcc_at(nowhere / "home" / "bin" / "nvcc")
-    assert cutlass_gemm.find_nvcc({"PATH": str(on_path.parent), "CUDA_HOME": str(nowhere / "home")}) == home
-
-
-def test_versions_are_read(nvcc: Path) -> None:
-    tools = cutlass_gemm.find_tools()
-    assert tools.versions() == {"cutlass": "4.2.1", "nvcc": "13.0.88"}
-    assert (tools.headers.parent.name, tools.nvcc) == ("checkout", nvcc)
-
-
-@needs_cc
-def test_built_once(nvcc: Path, said: list[str]) -> None:
-    tools = cutlass_gemm.find_tools()
-    built = cutlass_gemm.build(tools, "sm_90")
-    lines = compiled(nvcc)
-    assert sorted(built) == sorted(LAYOUTS) and len(lines) == 4
-    for line in lines:
-        for flag in ("-shared -Xcompiler -fPIC -O3 -std=c++17", "-arch=sm_90 -DSM=90 ", f"-I{tools.headers}",
-                     "cutlass_gemm.cu"):
-            assert flag in line
-    assert sum("-DLAYOUT_A=RowMajor -DLAYOUT_B=ColumnMajor" in line for line in lines) == 1  # NT
-    assert len(said) == 1 and "compiling cutlass_gemm.cu for sm_90 by nvcc" in said[0]
-    assert cutlass_gemm.build(tools, "sm_90") == built
-    assert len(compiled(nvcc)) == 4 and len(said) == 1
-    next((cache.folder() / "entries").glob("*.json")).unlink()  # half an entry is none
-    assert cutlass_gemm.build(tools, "sm_90") == built
-    assert len(compiled(nvcc)) == 5
-
-
-def test_a_refusal_by_nvcc_shows_the_end_of_its_log(nvcc: Path) -> None:
-    nvcc_at(nvcc, "for i in $(seq 100); do echo \"line $i\" >&2; done; echo 'error: no such tile' >&2; exit 2")
-    with pytest.raises(CompileFailed) as caught:
-        cutlass_gemm.build(cutlass_gemm.find_tools(), "sm_90")
-    text = str(caught.value)
-    assert "cutlass_gemm.cu for sm_90, layout " in text and "CUTLASS 4.2.1" in text and "(exit code 2)" in text
-    assert text.endswith("error: no such tile") and "line 99\n" in text and "line 50\n" not in text
-
-
-class Counter:
-    """Milliseconds by candidate, in place of the clock's; ``ran`` is the candidate that ran last."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, ms: Callable[[Candidate], float]) -> None:
-        self.timed: list[Candidate] = []
-        last: list[Candidate] = []
-        bind = Library.bind
-
-        def noted(library: Library, candidate: Candidate, *rest: Any) -> Callable[[], None]:
-            run = bind(library, candidate, *rest)
-
-            def also() -> None:
-                last[:] = [candidate]
-                run()
-            return also
-
-        def milliseconds(clock: Any, run: Callable[[], None]) -> float:
-            run()
-            self.timed.append(last[0])
-            return ms(last[0])
-
-        self.ran = last
-        monkeypatch.setattr(Library, "bind", noted)
-        monkeypatch.setattr(Clock, "milliseconds", milliseconds)
-        monkeypatch.setattr(cutlass_gemm, "AHEAD_BYTES", 64)
-
-
-def products(peer: HostPeer) -> Products:
-    return Products(cutlass_gemm.find_tools(), GPU, peer)
-
-
-CASES = [Case("x", 40, 24, 56, ta, tb, batch) for ta in (False, True) for tb in (False, True) for batch in (1, 3)]
-CASES += [Case("x", 1, 30, 20), Case("x", 30, 1, 20, True, True), Case("x", 5, 7, 1, True),
-          Case("x", 1, 1, 1, False, True)]
-
-
-@needs_cc
-def test_products(nvcc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Counter(monkeypatch, lambda candidate: 1.0)
-    peer = HostPeer()
-    ours = products(peer)
-    for case in CASES:
-        arrays = operands.Arrays(case, GPU, peer)
-        first, second, out = arrays.a[0], arrays.b[0], arrays.blank()
-        work = ours.work(first, second, out)
-        assert np.isnan(out).all(), "chosen by another array"
-        work()
-        assert np.allclose(out, np.matmul(first, second), atol=1e-4), case
-
-
-@needs_cc
-def test_the_fastest_is_chosen_once_for_a_shape(nvcc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    best = Candidate(1, 4)
-    counter = Counter(monkeypatch, lambda candidate: 1.0 if candidate == best else 2.0 + candidate.tile)
-    peer = HostPeer()
-    ours = products(peer)
-
-    def run(text: str) -> None:
-        (case,) = cases(text)
-        arrays = operands.Arrays(case, GPU, peer)
-        ours.work(arrays.a[0], arrays.b[0], arrays.c[0])()
-
-    run("40x24x256")
-    # Two tiles, whole and in 2 and 4 slices of at least 64, and three of them again; the third tile refuses.
-    assert {(c.tile, c.slices) for c in counter.timed} == {(t, s) for t in (0, 1) for s in (1, 2, 4)}
-    assert len(counter.timed) == 6 + 3 * 3 and counter.ran == [best]
-    run("40x24x256")
-    assert len(counter.timed) == 15 and counter.ran == [best]
-    run("40x24x256:NT")
-    assert len(counter.timed) == 30
-    run("40x24x256*5")  # a batch is not split
-    assert {c.slices for c in counter.timed[30:]} == {1}
-
-
-@needs_cc
-def test_a_status_is_an_error(nvcc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Counter(monkeypatch, lambda candidate: 1.0)
-    peer = HostPeer()
-    ours = products(peer)
-    peer.stream = SimpleNamespace(handle=8)  # one that the stand-in refuses
-    (case,) = cases("16x8x4*2")
-    arrays = operands.Arrays(case, GPU, peer)
-    with pytest.raises(LaunchFailed, match=r"CUTLASS large: Error Internal \(status 7\) at 16x8x4, batch 2"):
-        ours.work(arrays.a[0], arrays.b[0], arrays.c[0])
+    with pytest.raises(MissingComponent, match="run: pip install"):
+        cutlass_gemm.find_headers({})
+    with pytest.raises(MissingComponent, match="CUTLASS_PATH = /gone"):
+        cutlass_gemm.find_headers({"CUTLASS_PATH": "/gone"})
+    with pytest.raises(MissingComponent, match="install the CUDA toolkit"):
+        cutlass_gemm.find_nvcc({"PATH": ""})
+    (tmp_path / "include" / "cutlass").mkdir(parents=True)
+    (tmp_path / "include" / "cutlass" / "version.h").write_text("")
+    assert cutlass_gemm.find_headers({"CUTLASS_PATH": str(tmp_path)}) == tmp_path / "include"
 
 
 def test_arrays_as_they_lie() -> None:
@@ -241,27 +37,8 @@ def test_arrays_as_they_lie() -> None:
     assert Operand.of(face((5, 6), (4, 20))) == Operand(64, 1, 5, 6, "T", 5, 0)
     assert Operand.of(face((3, 5, 6), None)) == Operand(64, 3, 5, 6, "N", 6, 30)
     assert Operand.of(face((3, 5, 6), (400, 4, 32))) == Operand(64, 3, 5, 6, "T", 8, 100)
-    assert Operand.of(face((1, 6), (4, 28))) == Operand(64, 1, 1, 6, "T", 7, 0)
     assert Operand.of(face((5, 1), (28, 4))) == Operand(64, 1, 5, 1, "N", 7, 0)
     with pytest.raises(InvalidValue, match=r"contiguous rows or columns, not strides \[12, 2\]"):
         Operand.of(face((5, 6), (48, 8)))
 
 
-@needs_cc
-def test_command(on_host: Path, nvcc: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peakgemm.runtime.device.require", lambda: GPU)
-    Counter(monkeypatch, lambda candidate: 1.0)
-    code, _, err = run("lab.peers", "--shape", "64x64x64:TN,8x8x8*5", "--peers", "cutlass", "--json", "bench.json")
-    assert code == 0 and "Left out" not in err
-    data = json.loads((on_host / "bench.json").read_text())
-    assert (data["environment"]["cutlass"], data["environment"]["nvcc"]) == ("4.2.1", "13.0.88")
-    assert all(row["peers"]["cutlass"]["ratio_to_cublas"] for row in data["rungs"])
-    assert all(row["peers"]["cutlass"]["max_error"] < 10 for row in data["rungs"])
-
-
-def test_the_command_goes_on_without_it(on_host: Path, nvcc: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peakgemm.runtime.device.require", lambda: GPU)
-    nvcc_at(nvcc, "echo 'error: no such tile' >&2; exit 2")
-    code, out, err = run("lab.peers", "--shape", "64x64x64", "--peers", "cutlass,triton")
-    assert code == 0 and "triton" in out
-    assert "Left out: cutlass: " in err and "error: no such tile" in err

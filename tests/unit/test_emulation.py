@@ -19,7 +19,6 @@ from peakgemm.kernels.emulated.product import OLDER, PRODUCTS, half_as_high, pro
 from peakgemm.kernels.emulated.schemes import HEAD, SCHEMES, operand
 from peakgemm.kernels.emulated.streamed import FUSED, STREAMED, streamed
 from peakgemm.kernels.family import Launches
-from peakgemm.kernels.ffma.specialised import SPECIALISED
 from peakgemm.kernels.registry import Kernel
 from peakgemm.kernels.validity import violations
 from peakgemm.problem import Batch, Config, Problem
@@ -41,17 +40,47 @@ def split_blocks(plan: Launches) -> int:
     return sum(launch.blocks for launch in plan.kernels if launch.recipe.file == "split.cu")
 
 
+def choice(m: int, n: int, k: int, ready: str = "", precision: str = "emulated") -> Choice:
+    return choose(Problem.contiguous(m, n, k), "sm_90", SMS, "", precision, ready)
+
+
 class TestChoice:
-    def test_large_products_on_tensor_cores(self) -> None:
-        chosen = choose(SQUARE, "sm_90", SMS, "", "emulated")
-        assert chosen.kernel is PRODUCTS["fp16x3"] and "fp16x3" in chosen.reason
+    @pytest.mark.parametrize(("sizes", "ready", "kernel", "config"), [
+        ((4096, 4096, 4096), "", PRODUCTS["fp16x3"], {"accumulations": 1, "cluster": 1}),
+        ((4096, 4096, 512), "", PRODUCTS["fp16x3"], {"accumulations": 2, "cluster": 1}),  # short sums: more often
+        ((16384, 16384, 4096), "", PRODUCTS["fp16x3"], {"accumulations": 1, "cluster": 2}),
+        # Half as high, and twice as many tiles, where SMs would have none.
+        ((1024, 1024, 1024), "", PRODUCTS["fp16x3"], {"bm": 64}), ((896, 896, 896), "", PRODUCTS["fp16x3"], {"bm": 64}),
+        ((2048, 2048, 2048), "", PRODUCTS["fp16x3"], {"bm": 128, "split": 1}),
+        # A long A by a narrow B is split in registers; panels of a prepared B cost nothing more.
+        ((25088, 128, 1152), "", STREAMED, {}), ((100352, 64, 576), "b", STREAMED, {}),
+        ((640, 640, 640), "b", STREAMED, {}),
+        # Of few results every sum is added up by itself, in up to 16 or 32 parts; of long parts rounding is more than
+        # truncation.
+        ((256, 256, 4096), "", None, {"accumulations": FOUR_TIMES}), ((256, 256, 65536), "", None,
+                                                                     {"accumulations": TWICE}),
+        ((256, 256, 4096), "b", None, {"accumulations": FOUR_TIMES}), ((256, 256, 131072), "b", None,
+                                                                      {"accumulations": TWICE}),
+    ])
+    def test_on_tensor_cores(self, sizes: tuple[int, int, int], ready: str, kernel: Kernel | None,
+                             config: dict[str, int]) -> None:
+        chosen = choice(*sizes, ready)
+        assert chosen.kernel is kernel or (kernel is None and chosen.kernel.family.scheme is SCHEMES["fp16x3"])
+        assert {name: getattr(chosen.config, name) for name in config} == config and "fp16x3" in chosen.reason
+
+    def test_blocks_share_k_where_tiles_are_few(self) -> None:
+        for precision, sizes in (("emulated", (1024, 1024, 16384)), ("tf32x3", (256, 256, 8192))):
+            deep = choice(*sizes, precision=precision)
+            assert deep.kernel.family.scheme is not None and deep.config.split != 1
 
     @pytest.mark.parametrize("problem", [
         Problem.contiguous(64, 64, 64), Problem.contiguous(1, 4096, 4096), Problem.contiguous(4096, 4096, 63),
-        Problem.contiguous(4096, 4096, 4096, alpha=0.0), Problem.contiguous(4096, 4096, 0)])
+        Problem.contiguous(4096, 4096, 4096, alpha=0.0), Problem.contiguous(4096, 4096, 0),
+        Problem.contiguous(4096, 8, 4096), Problem.contiguous(320, 320, 320), Problem.contiguous(4096, 4096, 32)])
     def test_what_cannot_win_is_ieee(self, problem: Problem) -> None:
         chosen = choose(problem, "sm_90", SMS, "", "emulated")
         assert chosen.kernel.family.scheme is None and "IEEE FFMA" in chosen.reason
+        assert chosen.config == choose(problem, "sm_90", SMS).config
 
     @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_120"])
     def test_emulated_is_ieee_where_nothing_was_measured(self, arch: str) -> None:
@@ -68,42 +97,15 @@ class TestChoice:
         with pytest.raises(InvalidValue, match=r"no such kernel for sm_75, which has none .* use 'emulated'"):
             choose(SQUARE, "sm_75", 40, "", "fp16x3")
 
-    def test_short_sums_are_carried_over_more_often(self) -> None:
-        def config(m: int, n: int, k: int) -> tuple[int, int]:
-            chosen = choose(Problem.contiguous(m, n, k), "sm_90", SMS, "", "emulated").config
-            return chosen.accumulations, chosen.cluster
-
-        assert config(4096, 4096, 512) == (2, 1) and config(4096, 4096, 4096) == (1, 1)
-        assert config(16384, 16384, 4096) == (1, 2)
-        small = choose(Problem.contiguous(320, 320, 320), "sm_90", SMS, "", "emulated")
-        assert small.kernel is SPECIALISED and small.config.chunked
-        assert choose(Problem.contiguous(320, 320, 320), "sm_90", SMS).config == small.config
-        wide = Problem.contiguous(4096, 4096, 32)
-        assert choose(wide, "sm_90", SMS, "", "emulated").config == choose(wide, "sm_90", SMS).config
-
     def test_prepared_costs_less(self) -> None:
         kernel, config = product_on(SCHEMES["fp16x3"], architecture("sm_90"))
         first, second = (estimate_us(kernel, config, SQUARE, machine("sm_90", SMS), ready) for ready in ("b", ""))
         assert first < second
-        small = Problem.contiguous(640, 640, 640)
-        chosen = choose(small, "sm_90", SMS, "", "emulated")
+        chosen = choice(640, 640, 640)
         assert chosen.kernel.split_before(chosen.config) == ""  # B is not split twice
-        assert choose(small, "sm_90", SMS, "", "emulated", "b").kernel is STREAMED
-
-    def test_half_as_high(self) -> None:
-        """Twice as many tiles, where SMs would have none."""
-        for size, rows in ((1024, 64), (896, 64), (2048, 128)):
-            square = choose(Problem.contiguous(size, size, size), "sm_90", SMS, "", "emulated")
-            assert square.kernel is PRODUCTS["fp16x3"] and square.config.bm == rows
-        assert not list(violations(PRODUCTS["fp16x3"], half_as_high(SCHEMES["fp16x3"]), architecture("sm_90")))
-        for wrong, told in (({"stages": 6}, "STAGES = 6"), ({"cluster": 2}, "BM = 64"),
-                            ({"bm": 96, "tm": 6}, "BM = 96")):
-            config = replace(half_as_high(SCHEMES["fp16x3"]), **wrong)
-            assert any(told in text for text in violations(PRODUCTS["fp16x3"], config, architecture("sm_90"))), told
 
     def test_where_a_is_split_in_registers(self) -> None:
         """A long A by a narrow B, with a workspace for B's panels and the guard's marks alone."""
-        assert choose(Problem.contiguous(25088, 128, 1152), "sm_90", SMS, "", "emulated").kernel is STREAMED
         long, config = Problem.contiguous(100352, 64, 576), replace(streamed(64), accumulations=TWICE)
         plan = launched(STREAMED, config, long, SMS)
         assert split_blocks(plan) == 9 and plan.counters == (HEAD, 2 * 784)  # panels of B; a mark for each half tile
@@ -113,9 +115,6 @@ class TestChoice:
         assert (split_blocks(ready), ready.kernels[-1].blocks, plan.kernels[-1].blocks) == (0, SMS, SMS)
         both = launched(FUSED, FUSED.default, long, SMS, ready_b=0x1000)  # which has no use for panels
         assert (split_blocks(both), both.workspace_bytes) == (0, HEAD + -(-4 * 2 * 784 // 256) * 256)
-        assert choose(long, "sm_90", SMS, "", "emulated", "b").kernel is STREAMED
-        thin = choose(Problem.contiguous(4096, 8, 4096), "sm_90", SMS, "", "emulated")
-        assert thin.kernel.family.scheme is None  # A comes no faster than FFMAs take it
 
     def test_the_larger_operand_is_split_in_registers(self) -> None:
         """B, as A of C^T: only A, 512 rows, goes through a split pass."""
@@ -152,41 +151,22 @@ class TestChoice:
                 else:
                     assert call() is None
 
-    @pytest.mark.parametrize(("config", "says"), [
-        (replace(streamed(64), bn=96, tn=6), "128 x 96 must be"), (replace(streamed(128), stages=4), "shared memory"),
-        (replace(streamed(64), stages=1), "stages = 1"), (replace(streamed(64), cluster=2), "cluster"),
-        (replace(streamed(64), registers=248), "from 24 to 240"), (replace(streamed(64), bm=192), "192 x 64 must be"),
-        (replace(streamed(64), registers=232, producers=256), "producers = 256")])
-    def test_configurations_that_are_none(self, config: Config, says: str) -> None:
-        assert not list(violations(STREAMED, streamed(64), architecture("sm_90")))
-        assert any(says in text for text in violations(STREAMED, config, architecture("sm_90")))
-        assert any("wgmma needs sm_90" in text for text in violations(STREAMED, streamed(64), architecture("sm_89")))
-
-    @pytest.mark.parametrize(("config", "says"), [
-        (replace(FUSED.default, producers=0), "producers = 0 must be 128 to 512"),
-        (replace(FUSED.default, producers=384, stages=2), "producers = 384 must be 128 to 256"),
-        (replace(FUSED.default, producers=192), "multiple of 128"),
-        (replace(FUSED.default, registers=164), "multiple of 8"),
-        (replace(FUSED.default, registers=240), "it leaves 16"),
-        (replace(FUSED.default, bn=128, tn=8), "BN = 128")])
-    def test_fused_configurations_that_are_none(self, config: Config, says: str) -> None:
-        assert not list(violations(FUSED, FUSED.default, architecture("sm_90")))
-        assert any(says in text for text in violations(FUSED, config, architecture("sm_90")))
-
-    def test_every_sum_of_few_results_is_added_up_by_itself(self) -> None:
-        for ready, long in (("", 65536), ("b", 131072)):  # in up to 16 and 32 parts
-            deep = choose(Problem.contiguous(256, 256, 4096), "sm_90", SMS, "", "emulated", ready)
-            assert deep.kernel.family.scheme is SCHEMES["fp16x3"] and deep.config.accumulations == FOUR_TIMES
-            # Of long parts of K, 4096 k-steps and more, rounding is more than truncation.
-            deeper = choose(Problem.contiguous(256, 256, long), "sm_90", SMS, "", "emulated", ready)
-            assert deeper.kernel.family.scheme is SCHEMES["fp16x3"] and deeper.config.accumulations == TWICE
-
-    def test_blocks_share_k_where_tiles_are_few(self) -> None:
-        deep = choose(Problem.contiguous(1024, 1024, 16384), "sm_90", SMS, "", "emulated")
-        assert deep.kernel.family.scheme is not None and deep.config.split != 1
-        assert choose(Problem.contiguous(2048, 2048, 2048), "sm_90", SMS, "", "emulated").config.split == 1
-        named = choose(Problem.contiguous(256, 256, 8192), "sm_90", SMS, "", "tf32x3")
-        assert named.kernel is PRODUCTS["tf32x3"] and named.config.split != 1
+    @pytest.mark.parametrize(("kernel", "changes", "says"), [
+        (PRODUCTS["fp16x3"], {"stages": 6}, "STAGES = 6"), (PRODUCTS["fp16x3"], {"cluster": 2}, "BM = 64"),
+        (PRODUCTS["fp16x3"], {"bm": 96, "tm": 6}, "BM = 96"),
+        (STREAMED, {"bn": 96, "tn": 6}, "128 x 96 must be"), (STREAMED, {"stages": 9}, "shared memory"),
+        (STREAMED, {"stages": 1}, "stages = 1"), (STREAMED, {"cluster": 2}, "cluster"),
+        (STREAMED, {"registers": 248}, "from 24 to 240"), (STREAMED, {"bm": 192}, "192 x 64 must be"),
+        (STREAMED, {"registers": 232, "producers": 256}, "producers = 256"),
+        (FUSED, {"producers": 0}, "producers = 0 must be 128 to 512"),
+        (FUSED, {"producers": 384, "stages": 2}, "producers = 384 must be 128 to 256"),
+        (FUSED, {"producers": 192}, "multiple of 128"), (FUSED, {"registers": 164}, "multiple of 8"),
+        (FUSED, {"registers": 240}, "it leaves 16"), (FUSED, {"bn": 128, "tn": 8}, "BN = 128")])
+    def test_configurations_that_are_none(self, kernel: Kernel, changes: dict[str, int], says: str) -> None:
+        plain = {STREAMED: streamed(64), FUSED: FUSED.default}.get(kernel, half_as_high(SCHEMES["fp16x3"]))
+        assert not list(violations(kernel, plain, architecture("sm_90")))
+        assert any(says in text for text in violations(kernel, replace(plain, **changes), architecture("sm_90")))
+        assert any("wgmma needs sm_90" in text for text in violations(kernel, plain, architecture("sm_89")))
 
 
 class TestMemory:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,11 @@ def whole(seed: int, *shape: int) -> Any:
     return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(seed)).float()
 
 
+def group(world: int, rank: int) -> Any:
+    return SimpleNamespace(world=world, rank=rank, link=None, gpu=None, group=None,
+                           exchange=exchange.Exchange("group", 10.0))
+
+
 @pytest.mark.parametrize("world", [2, 3, 4])
 @pytest.mark.parametrize("chunks", [1, 2])
 def test_many_calls(threads: Any, world: int, chunks: int) -> None:
@@ -29,25 +35,23 @@ def test_many_calls(threads: Any, world: int, chunks: int) -> None:
     ranks = threads(world)
 
     def work(rank: int) -> None:
-        group = SimpleNamespace(world=world, rank=rank, link=None, gpu=None,
-                                exchange=exchange.Exchange("group", 10.0), group=None)
-        assert group.exchange.by_kernel
-        group.exchange.by_kernel = chunks == 1
-        for i in range(14):
+        ours = group(world, rank)
+        assert ours.exchange.by_kernel
+        ours.exchange.by_kernel = chunks == 1
+        for i in range(8):
             if (i + rank) % 3 == 0:
                 time.sleep(0.003)
-            rows, k, n = 4 * (1 + i % 3) * (3000 if i == 9 else 1), 12, 8 * world
+            rows, k, n = 4 * (1 + i % 3) * (3000 if i == 5 else 1), 12, 8 * world
             a, b = whole(i, world * rows, k * world), whole(i + 99, k * world, n)
-            got = collective.shared_product(a[rank * rows:(rank + 1) * rows], b, group, "ieee", scatter=False,
-                                            chunks=chunks)
+            rank_rows, own = slice(rank * rows, (rank + 1) * rows), slice(rank * k, (rank + 1) * k)
+            got = collective.shared_product(a[rank_rows], b, ours, "ieee", scatter=False, chunks=chunks)
             assert torch.equal(got, a @ b), i
-            own = slice(rank * k, (rank + 1) * k)
-            part = collective.shared_product(a[:, own], b[own], group, "ieee", scatter=True, chunks=chunks)
-            assert torch.equal(part, (a @ b)[rank * rows:(rank + 1) * rows]), i
+            got = collective.shared_product(a[:, own], b[own], ours, "ieee", scatter=True, chunks=chunks)
+            assert torch.equal(got, (a @ b)[rank_rows]), i
             mine = torch.empty(rows * k * world + 1)[rank % 2:][:rows * k * world].view(rows, -1)  # at 16 bytes, or not
-            mine.copy_(a[rank * rows:(rank + 1) * rows])
+            mine.copy_(a[rank_rows])
             for head in (0, 1, rows - 1, rows):
-                got = collective._by(Way(1, 0, head), mine, b, group, "ieee", False)
+                got = collective._by(Way(1, 0, head), mine, b, ours, "ieee", False)
                 assert torch.equal(got, a @ b), (i, head)
 
     ranks.run(work)
@@ -79,37 +83,28 @@ def test_a_missing_signal_is_noticed(threads: Any, monkeypatch: pytest.MonkeyPat
         2048 if at != self.rank else 0))  # written elsewhere
 
     def work(rank: int) -> None:
-        group = SimpleNamespace(world=2, rank=rank, link=None, gpu=None, exchange=exchange.Exchange("group", 10.0),
-                                group=None)
+        ours = group(2, rank)
         for _ in range(4):
-            collective.shared_product(whole(1, 4, 6), whole(2, 6, 8), group, "ieee", scatter=False, chunks=1)
+            collective.shared_product(whole(1, 4, 6), whole(2, 6, 8), ours, "ieee", scatter=False, chunks=1)
 
     with pytest.raises((TimeoutError, threading.BrokenBarrierError)):
         ranks.run(work)
 
 
 def test_a_rank_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Event:
+    class Nothing(nullcontext[None]):
+        cuda_stream = 5
+
+        def __init__(self, *args: Any) -> None:
+            super().__init__()
+
         def record(self, stream: Any) -> None:
             pass
 
         def query(self) -> bool:
             return False
 
-    class Nothing:
-        cuda_stream = 5
-
-        def __init__(self, *args: Any) -> None:
-            pass
-
-        def __enter__(self) -> None:
-            pass
-
-        def __exit__(self, *args: object) -> None:
-            pass
-
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    for name in ("Stream", "stream", "device", "current_stream"):
+    for name in ("Event", "Stream", "stream", "device", "current_stream"):
         monkeypatch.setattr(torch.cuda, name, Nothing)
     written: dict[int, int] = {}
     monkeypatch.setattr(exchange.signals, "write", lambda address, value, stream: written.update({address: value}))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
-import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,286 +21,204 @@ from lazy_driver import Devices, each_begins, present
 from peakgemm.calls.host import files, journal
 from peakgemm.errors import InvalidValue
 
-SHAPE, BLOCKS = (200, 260, 90), (50,)
+A, B, OUT, JOURNAL, PARTIAL = map(Path, ("a.npy", "b.npy", "c.npy", "c.npy.journal", "c.npy.partial"))
 
 
 @pytest.fixture
-def inputs(tmp_path: Path) -> tuple[Path, Path, Path, Any]:
-    """Paths of A, B and C, and what C must be; values whose sums are exact."""
-    rng, (m, n, k) = np.random.default_rng(0), SHAPE
-    a, b = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((m, k), (k, n)))
-    np.save(tmp_path / "a.npy", a)
-    np.save(tmp_path / "b.npy", b)
-    return tmp_path / "a.npy", tmp_path / "b.npy", tmp_path / "c.npy", a @ b
+def want(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A and B lie in the current folder; what C must be. Sums are exact."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((200, 90), (90, 260)))
+    for path, x in ((A, a), (B, b), (Path("row.npy"), np.arange(260, dtype=np.float32))):
+        np.save(path, x)
+    return a @ b
 
 
-def beside(out: Path) -> list[str]:
-    return sorted(path.name for path in out.parent.iterdir() if path.name.startswith(out.name))
+def multiply(**more: Any) -> Any:
+    """In 24 tiles."""
+    return pg.multiply_files(A, B, OUT, **{"blocks": (50,), **more})
 
 
-def test_a_product(inputs: tuple[Path, Path, Path, Any]) -> None:
-    a, b, out, want = inputs
-    seen: list[tuple[int, int]] = []
-    said = pg.multiply_files(a, b, out, blocks=BLOCKS, progress=lambda *x: seen.append(x))
-    assert (np.load(out) == want).all() and np.load(out).flags.c_contiguous
-    assert beside(out) == ["c.npy"] and (said.computed, said.found) == (len(seen), 0) and said.computed >= 16
-    assert seen[-1] == (want.size, want.size) and said.flops == 2 * 200 * 260 * 90
+def complete(want: Any) -> bool:
+    """Whether C is right, and nothing lies beside it."""
+    return list(Path().glob("c.npy*")) == [OUT] and np.array_equal(np.load(OUT), want, equal_nan=True)
 
 
-def test_scales_transposes_and_rows(inputs: tuple[Path, Path, Path, Any]) -> None:
-    a, b, out, want = inputs
-    row = np.arange(260, dtype=np.float32)
-    turned, column_major, bias = (out.with_name(name) for name in ("at.npy", "bt.npy", "bias.npy"))
-    np.save(turned, np.load(a).T.copy())
-    np.save(column_major, np.asfortranarray(np.load(b)))
-    np.save(bias, row)
-    pg.multiply_files(turned, column_major, out, c=bias, alpha=2, beta=-1, trans_a=True, blocks=BLOCKS)
-    assert (np.load(out) == 2 * want - row).all()
-    with pytest.raises(InvalidValue, match=r"c\.npy is there already; name another output, or pass overwrite"):
-        pg.multiply_files(a, b, out)
-    pg.multiply_files(a, b, out, overwrite=True, blocks=BLOCKS)
-    assert (np.load(out) == want).all() and beside(out) == ["c.npy"]
-
-
-def test_memmaps_as_operands_and_out(inputs: tuple[Path, Path, Path, Any]) -> None:
-    a, b, out, want = inputs
-    result = np.lib.format.open_memmap(out, "w+", np.float32, want.shape)
-    assert pg.matmul(np.load(a, mmap_mode="r"), np.load(b, mmap_mode="r"), out=result, devices="all") is result
-    assert (np.load(out) == want).all()
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_on_devices(inputs: tuple[Path, Path, Path, Any], monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    a, b, out, want = inputs
-    with present(monkeypatch, Devices(count)) as devices, monkeypatch.context() as patch:
-        each_begins(patch, count)
-        said = pg.multiply_files(a, b, out, devices="all", blocks=BLOCKS)
-        assert (np.load(out) == want).all() and said.where == " and ".join(["stand-in"] * count)
-        assert {index for index, _ in devices.problems} == set(range(count))
-
-
-def test_a_full_disk_for_the_journal_on_a_device(inputs: tuple[Path, Path, Path, Any],
-                                                monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b, out, want = inputs
-    add, seen = journal.Journal.add, [0]
-
-    def full(self: Any, tile: int, checksum: int) -> None:
-        seen[0] += 1
-        if seen[0] > 5:
-            raise InvalidValue("cannot write the journal")
-        add(self, tile, checksum)
-
-    with present(monkeypatch, Devices(1)), monkeypatch.context() as patch:
-        patch.setattr(journal.Journal, "add", full)
-        with pytest.raises(InvalidValue, match="cannot write the journal"):
-            pg.multiply_files(a, b, out, blocks=BLOCKS)
-    assert not out.exists() and len(lines(out)) == 5
-    assert pg.multiply_files(a, b, out, blocks=BLOCKS).found == 5 and (np.load(out) == want).all()
-
-
-CHILD = """
-    import sys, time
-    import peakgemm as pg
-    a, b, out = sys.argv[1:]
-    multiply = pg.multiply_files
-    print("begun", flush=True)
-    said = multiply(a, b, out, blocks=(50,), progress=lambda done, total: time.sleep(0.05))
-    print("computed", said.computed, said.found)
-"""
-
-
-def lines(out: Path) -> list[int]:
-    """The tiles that the journal names, in order."""
-    path = out.with_name(out.name + ".journal")
-    if not path.exists():
-        return []
-    return [json.loads(line)["tile"] for line in path.read_bytes().split(b"\n")[1:-1]]
-
-
-def test_killed_at_random_and_resumed(inputs: tuple[Path, Path, Path, Any]) -> None:
-    a, b, out, want = inputs
-    chance, kills, finished = random.Random(1), 0, 0
-    code = textwrap.dedent(CHILD)
-    for _ in range(40):
-        child = subprocess.Popen([sys.executable, "-c", code, *map(str, (a, b, out))], stdout=subprocess.PIPE,
-                                 text=True)
-        assert child.stdout is not None and child.stdout.readline() == "begun\n"
-        try:
-            if kills < 5:
-                child.wait(chance.uniform(0.0, 0.15))
-            else:
-                child.wait(60)
-        except subprocess.TimeoutExpired:
-            child.send_signal(signal.SIGKILL)
-            child.wait()
-            kills += 1
-            assert not out.exists()
-            done = lines(out)
-            assert len(done) == len(set(done)) and len(done) >= finished  # no tile twice, none lost
-            finished = len(done)
-            continue
-        assert child.returncode == 0
-        said = child.stdout.read().split()
-        break
-    assert kills == 5 and finished > 0
-    assert int(said[2]) == finished and int(said[1]) + int(said[2]) >= 16
-    assert (np.load(out) == want).all() and beside(out) == ["c.npy"]
+def tiles() -> list[int]:
+    """Those that the journal names, in order."""
+    return [json.loads(line)["tile"] for line in JOURNAL.read_bytes().split(b"\n")[1:-1]] if JOURNAL.exists() else []
 
 
 class Stopped(Exception):
     pass
 
 
-def stopped_after(count: int, inputs: tuple[Path, Path, Path, Any]) -> Path:
-    """A product that ends after ``count`` tiles; its journal."""
-    a, b, out, _ = inputs
-    seen = [0]
-
+def stop_after(count: int, **more: Any) -> None:
+    """A product that ends after ``count`` tiles."""
     def stop(done: int, total: int) -> None:
-        seen[0] += 1
-        if seen[0] == count:
+        if len(tiles()) == count:
             raise Stopped
 
     with pytest.raises(Stopped):
-        pg.multiply_files(a, b, out, blocks=BLOCKS, progress=stop)
-    return out.with_name("c.npy.journal")
+        multiply(progress=stop, **more)
 
 
-def other_bytes(path: Path) -> None:
-    with path.open("r+b") as file:
+def test_a_product(want: Any) -> None:
+    seen: list[tuple[int, int]] = []
+    said = multiply(progress=lambda *x: seen.append(x))
+    assert complete(want) and np.load(OUT).flags.c_contiguous
+    assert (said.computed, said.found) == (len(seen), 0) and said.computed >= 16
+    assert seen[-1] == (want.size, want.size) and said.flops == 2 * 200 * 260 * 90
+
+
+def test_scales_transposes_and_rows(want: Any) -> None:
+    np.save("at.npy", np.load(A).T.copy())
+    np.save("bt.npy", np.asfortranarray(np.load(B)))
+    pg.multiply_files("at.npy", "bt.npy", OUT, c="row.npy", alpha=2, beta=-1, trans_a=True, blocks=(50,))
+    assert complete(2 * want - np.load("row.npy"))
+    with pytest.raises(InvalidValue, match=r"c\.npy is there already; name another output, or pass overwrite"):
+        multiply()
+    multiply(overwrite=True)
+    assert complete(want)
+
+
+def test_memmaps_as_operands_and_out(want: Any) -> None:
+    result = np.lib.format.open_memmap(OUT, "w+", np.float32, want.shape)
+    assert pg.matmul(np.load(A, mmap_mode="r"), np.load(B, mmap_mode="r"), out=result, devices="all") is result
+    assert complete(want)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_on_devices(want: Any, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    with present(monkeypatch, Devices(count)) as devices, monkeypatch.context() as patch:
+        each_begins(patch, count)
+        said = multiply(devices="all")
+        assert complete(want) and said.where == " and ".join(["stand-in"] * count)
+        assert {index for index, _ in devices.problems} == set(range(count))
+
+
+CHILD = """
+import time
+import peakgemm as pg
+print("begun", flush=True)
+said = pg.multiply_files("a.npy", "b.npy", "c.npy", blocks=(50,), progress=lambda done, total: time.sleep(0.03))
+print(said.computed, said.found)
+"""
+
+
+def child() -> subprocess.Popen[str]:
+    """A process that has begun the product, and takes 0.7 s for it."""
+    process = subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "begun\n"
+    return process
+
+
+def test_killed_at_random_and_resumed(want: Any) -> None:
+    chance, finished = random.Random(1), 0
+    for _ in range(3):
+        process, until = child(), finished + chance.randrange(4)
+        while len(tiles()) < until:
+            assert process.poll() is None
+        time.sleep(chance.uniform(0.0, 0.03))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert not OUT.exists()
+        done = tiles()
+        assert len(done) == len(set(done)) >= finished  # no tile twice, none lost
+        finished = len(done)
+    said, _ = child().communicate(timeout=60)
+    computed, found = map(int, said.split())
+    assert found == finished > 0 and computed + found >= 16 and complete(want)
+
+
+def test_one_process_at_a_time(want: Any) -> None:
+    process = child()
+    while not tiles():
+        time.sleep(0.005)
+        assert process.poll() is None
+    with pytest.raises(InvalidValue, match=r"another process works on .*c\.npy; wait for it"):
+        multiply()
+    process.communicate(timeout=60)
+    assert process.returncode == 0 and complete(want)
+
+
+def other_bytes() -> None:
+    with PARTIAL.open("r+b") as file:
         file.seek(200)
         file.write(b"\x01\x02\x03")
 
 
-@pytest.mark.parametrize(("spoil", "found"), [(Path.unlink, 0), (lambda path: path.write_bytes(b""), 0),
-                                              (other_bytes, 5)])
-def test_a_partial_output_that_is_not_what_the_journal_says(inputs: tuple[Path, Path, Path, Any], spoil: Any,
-                                                           found: int) -> None:
-    a, b, out, want = inputs
-    stopped_after(6, inputs)
-    spoil(out.with_name("c.npy.partial"))
-    assert pg.multiply_files(a, b, out, blocks=BLOCKS).found == found
-    assert (np.load(out) == want).all() and beside(out) == ["c.npy"]
+def cut(size: int) -> Callable[[], None]:
+    return lambda: os.truncate(JOURNAL, JOURNAL.stat().st_size - size)
 
 
-@pytest.mark.parametrize("cut", [1, 10, 30, 60])
-def test_a_journal_cut_at_any_byte(inputs: tuple[Path, Path, Path, Any], cut: int) -> None:
-    a, b, out, want = inputs
-    path = stopped_after(6, inputs)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-cut])
-    said = pg.multiply_files(a, b, out, blocks=BLOCKS)
-    assert (np.load(out) == want).all() and said.found == whole[:-cut].count(b"\n") - 1 < 6
+@pytest.mark.parametrize(("spoil", "found"), [
+    (PARTIAL.unlink, 0), (lambda: os.truncate(PARTIAL, 0), 0), (other_bytes, 5), (lambda: None, 6),
+    (cut(1), 5), (cut(30), 5), (cut(60), 4)])
+def test_what_is_not_what_the_journal_says_is_computed_again(want: Any, spoil: Any, found: int) -> None:
+    stop_after(6)
+    spoil()
+    assert multiply().found == found and complete(want)
 
 
-def test_killed_after_the_last_step(inputs: tuple[Path, Path, Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b, out, want = inputs
+def test_killed_after_the_last_step(want: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(journal.Journal, "remove", lambda self: None)
-        pg.multiply_files(a, b, out, blocks=BLOCKS)
-    assert beside(out) == ["c.npy", "c.npy.journal"]
-    assert pg.multiply_files(a, b, out, blocks=BLOCKS).computed == 0
-    assert (np.load(out) == want).all() and beside(out) == ["c.npy"]
+        multiply()
+    assert OUT.exists() and JOURNAL.exists()
+    assert multiply().computed == 0 and complete(want)
 
 
-def test_an_input_that_changed_between_runs(inputs: tuple[Path, Path, Path, Any]) -> None:
-    a, b, out, _ = inputs
-    stopped_after(3, inputs)
-    np.save(a, np.load(a) + 1)
-    says = (r"c\.npy\.journal is of another product: a has mtime_ns \d+, and had \d+ when it began; remove "
-            r".*c\.npy\.journal and .*c\.npy\.partial to begin anew")
+@pytest.mark.parametrize(("change", "options", "says"), [
+    (lambda: np.save(A, np.load(A) + 1), {}, r"c\.npy\.journal is of another product: a has mtime_ns \d+, and had \d+ "
+     r"when it began; remove .*c\.npy\.journal and .*c\.npy\.partial to begin anew"),
+    (lambda: None, {"alpha": 2}, r"alpha is 2\.0, and was 1\.0 when it began"),
+    (lambda: JOURNAL.write_text("{}\n"), {}, "no journal of this version"),
+    (JOURNAL.unlink, {}, r"c\.npy\.partial is there, without a journal")])
+def test_another_product_does_not_resume_it(want: Any, change: Any, options: Any, says: str) -> None:
+    stop_after(3)
+    change()
+    before = PARTIAL.read_bytes()
     with pytest.raises(InvalidValue, match=says):
-        pg.multiply_files(a, b, out, blocks=BLOCKS)
-    assert not out.exists() and len(lines(out)) == 3
+        multiply(**options)
+    assert not OUT.exists() and PARTIAL.read_bytes() == before
 
 
-def test_an_input_that_changes_while_it_is_read(inputs: tuple[Path, Path, Path, Any]) -> None:
-    a, b, out, _ = inputs
-    with pytest.raises(InvalidValue, match="an input changed while it was read"):
-        pg.multiply_files(a, b, out, blocks=BLOCKS, progress=lambda *x: os.utime(a, (1, 1)))
-    assert not out.exists()
-
-
-def test_another_product(inputs: tuple[Path, Path, Path, Any]) -> None:
-    a, b, out, _ = inputs
-    stopped_after(3, inputs)
-    with pytest.raises(InvalidValue, match=r"alpha is 2\.0, and was 1\.0 when it began"):
-        pg.multiply_files(a, b, out, alpha=2, blocks=BLOCKS)
-    out.with_name("c.npy.journal").write_text("{}\n")
-    with pytest.raises(InvalidValue, match="no journal of this version"):
-        pg.multiply_files(a, b, out, blocks=BLOCKS)
-    out.with_name("c.npy.journal").unlink()
-    with pytest.raises(InvalidValue, match=r"c\.npy\.partial is there, without a journal"):
-        pg.multiply_files(a, b, out, blocks=BLOCKS)
-
-
-def test_scales_that_are_not_equal_to_themselves(inputs: tuple[Path, Path, Path, Any]) -> None:
-    a, b, out, _ = inputs
-    nan = float("nan")
-
-    def multiply(**more: Any) -> Any:
-        return pg.multiply_files(a, b, out, c=a.with_name("row.npy"), alpha=nan, beta=nan, blocks=BLOCKS, **more)
-
-    np.save(a.with_name("row.npy"), np.ones(260, np.float32))
-
-    def stop(done: int, total: int) -> None:
-        raise Stopped
-
-    with pytest.raises(Stopped):
-        multiply(progress=stop)
+def test_scales_that_are_not_equal_to_themselves(want: Any) -> None:
+    nan = {"c": "row.npy", "alpha": float("nan"), "beta": float("nan")}
+    stop_after(1, **nan)
     with pytest.raises(InvalidValue, match=r"alpha is 0\.0, and was nan when it began"):
-        pg.multiply_files(a, b, out, c=a.with_name("row.npy"), alpha=0, beta=nan)
-    assert multiply().found == 1 and np.isnan(np.load(out)).all() and beside(out) == ["c.npy"]
+        multiply(**nan | {"alpha": 0})
+    assert multiply(**nan).found == 1 and complete(want * np.nan)
 
 
-def test_a_full_disk(inputs: tuple[Path, Path, Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b, out, want = inputs
-
-    def full(*args: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "_allocate", full)
-        with pytest.raises(InvalidValue, match=r"no room for .*c\.npy\.partial: 208,000 bytes wanted \(No space left "
-                                               r"on device\), [\d,]+ free now"):
-            pg.multiply_files(a, b, out)
-    assert beside(out) == []
-    with monkeypatch.context() as patch:
-        patch.setattr(journal.os, "write", full)
-        with pytest.raises(InvalidValue, match=r"cannot write .*c\.npy\.journal \(No space left on device\); what is "
-                                               "finished stays"):
-            pg.multiply_files(a, b, out, blocks=BLOCKS)
-    assert not out.exists()
-    pg.multiply_files(a, b, out, blocks=BLOCKS)
-    assert (np.load(out) == want).all()
+def test_an_input_that_changes_while_it_is_read(want: Any) -> None:
+    with pytest.raises(InvalidValue, match="an input changed while it was read"):
+        multiply(progress=lambda *x: os.utime(A, (1, 1)))
+    assert not OUT.exists()
 
 
-@pytest.mark.skipif(not os.access("/proc/mounts", os.R_OK) or os.geteuid() != 0 or shutil.which("mount") is None,
-                    reason="needs root and mount, for a small disk")
-def test_a_disk_that_is_really_full(inputs: tuple[Path, Path, Path, Any], tmp_path: Path) -> None:
-    a, b, _, _ = inputs
-    small = tmp_path / "small"
-    small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(small)], check=False).returncode:
-        pytest.skip("cannot mount")
-    try:
-        with pytest.raises(InvalidValue, match=r"208,000 bytes wanted"):
-            pg.multiply_files(a, b, small / "c.npy")
-        assert list(small.iterdir()) == []
-    finally:
-        subprocess.run(["umount", str(small)], check=True)
+@pytest.mark.parametrize("on_a_device", [False, True])
+@pytest.mark.parametrize(("module", "call", "room", "says"), [
+    (files, "_allocate", 0, r"no room for .*\.partial: 208,000 bytes wanted \(No space left on device\), [\d,]+ free"),
+    (journal.os, "write", 0, r"cannot write .*\.journal \(No space left on device\); what is finished stays"),
+    (journal.os, "write", 6, r"cannot write .*\.journal \(No space left on device\); what is finished stays")])
+def test_a_full_disk(want: Any, monkeypatch: pytest.MonkeyPatch, module: Any, call: str, room: int, says: str,
+                     on_a_device: bool) -> None:
+    """After ``room`` writes; the journal's first line is one, and each tile's another."""
+    made, real = list[Any](), getattr(module, call)
 
+    def full(*args: Any) -> Any:
+        if len(made) >= room:
+            raise OSError(28, "No space left on device")
+        made.append(args)
+        return real(*args)
 
-def test_one_process_at_a_time(inputs: tuple[Path, Path, Path, Any]) -> None:
-    a, b, out, want = inputs
-    child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(CHILD), *map(str, (a, b, out))],
-                             stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    child.stdout.readline()
-    while not lines(out):
-        time.sleep(0.005)
-        assert child.poll() is None
-    with pytest.raises(InvalidValue, match=r"another process works on .*c\.npy; wait for it"):
-        pg.multiply_files(a, b, out, blocks=BLOCKS)
-    assert child.wait(60) == 0 and (np.load(out) == want).all()
-    child.stdout.close()
+    with present(monkeypatch, Devices(int(on_a_device))), monkeypatch.context() as patch:
+        patch.setattr(module, call, full)
+        with pytest.raises(InvalidValue, match=says):
+            multiply(devices="all")
+    kept = max(0, room - 1)
+    assert not OUT.exists() and len(tiles()) == kept and (call == "write" or not PARTIAL.exists())
+    assert multiply().found == kept and complete(want)

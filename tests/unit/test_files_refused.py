@@ -34,13 +34,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     np.savez("many.npz", x=np.ones(3))
     Path("text.npy").write_text("no array")
     Path("cut.npy").write_bytes(Path("a.npy").read_bytes()[:-5])
-    Path("closed.npy").write_bytes(Path("a.npy").read_bytes())
     Path("inner").mkdir()
-    Path("file").write_text("no folder")
     Path("old.npy").write_bytes(b"kept")
     os.link("a.npy", "hard.npy")
     os.mkfifo("pipe.npy")
-    for name, leads in (("loop.npy", "loop.npy"), ("astray.npy", "gone/c.npy"), ("to-a.npy", "a.npy"),
+    for name, leads in (("loop.npy", "loop.npy"), ("astray.npy", "gone/c.npy"),
                         ("linked.npy.partial", "old.npy"), ("linked.npy.journal", "gone.json")):
         Path(name).symlink_to(leads)
     Path("mine.npy.partial").write_text("mine")
@@ -57,14 +55,10 @@ def there(folder: Path) -> dict[str, bytes | str]:
 FOLDER = "out = .* is a folder; name the file to write"
 WRONG: dict[str, tuple[dict[str, Any], type[PeakgemmError], str]] = {
     "c of another shape": ({"c": "b.npy"}, InvalidValue, r"c \(40, 30\) does not broadcast to the result \(60, 30\)"),
-    "c of one dimension too long": (
-        {"c": "row.npy", "a": "b.npy", "b": "b.npy", "trans_b": True}, InvalidValue, r"c \(30,\) does not broadcast"),
     "c of three dimensions": ({"c": "cube.npy"}, InvalidValue, r"cube.npy has shape \(2, 2, 2\)"),
     "c of another dtype": ({"c": "double.npy"}, InvalidType, "c is float64"),
-    "c that is not there": ({"c": "gone.npy"}, InvalidValue, "c: cannot read .*gone.npy .No such file"),
     "c that is the output": (
         {"c": "c.npy", "out": "c.npy", "overwrite": True}, InvalidValue, r"c\.npy is c, an input, which is never repl"),
-    "c that is a folder": ({"c": "inner"}, InvalidValue, "inner is no regular file"),
     "a of another dtype": ({"a": "double.npy"}, InvalidType, "a is float64"),
     "a that is not there": ({"a": "gone.npy"}, InvalidValue, "a: cannot read .*gone.npy .No such file"),
     "a that is no array": ({"a": "text.npy"}, InvalidValue, r"a: .*text\.npy holds no array that can be mapped"),
@@ -75,26 +69,16 @@ WRONG: dict[str, tuple[dict[str, Any], type[PeakgemmError], str]] = {
     "a without a row": ({"a": "none.npy"}, InvalidValue, "there is nothing to write"),
     "a and b that do not match": (
         {"b": "a.npy"}, InvalidValue, r"a \(60, 40\) and b \(60, 40\) do not match: the columns of a"),
-    "a transposed by mistake": ({"trans_a": True}, InvalidValue, "do not match"),
     "a transposed by a word": ({"trans_a": "yes"}, InvalidValue, "trans_a"),
-    "b that is no path": ({"b": 3}, InvalidType, "b is 3, of type int"),
-    "alpha that is no number": ({"alpha": "2"}, InvalidType, "alpha"),
-    "beta that is no number": ({"beta": 1j, "c": "c.npy"}, InvalidType, "beta"),
     "beta without c": ({"beta": 1.0}, InvalidValue, "beta"),
-    "an unknown precision": ({"precision": "tf32"}, InvalidValue, "precision = 'tf32' is unknown"),
     "a precision that needs a GPU": ({"precision": "fp16x3"}, InvalidValue, "needs a GPU"),
-    "devices that are none": ({"devices": "first"}, InvalidValue, "devices = 'first'; pass 'all', an index"),
     "a device that is not there": ({"devices": 99}, MissingComponent, "GPU"),
     "an output in no folder": ({"out": "gone/c.npy"}, InvalidValue, "there is no folder gone; make it"),
-    "an output below a file": ({"out": "file/c.npy"}, InvalidValue, "there is no folder file; make it"),
     "an output that is a folder": ({"out": "inner"}, InvalidValue, FOLDER),
-    "an output without a name": ({"out": ""}, InvalidValue, FOLDER),
-    "an output that is the root": ({"out": "/"}, InvalidValue, FOLDER),
     "an output that is no path": ({"out": None}, InvalidType, "out is None"),
     "an output that is there": (
         {"out": "old.npy"}, InvalidValue, r"old\.npy is there already; name another output, or pass overwrite"),
     "an output that is a": ({"out": "a.npy", "overwrite": True}, InvalidValue, "a.npy is a, an input"),
-    "an output that leads to a": ({"out": "to-a.npy", "overwrite": True}, InvalidValue, "a.npy is a, an input"),
     "an output that is a by another name": ({"out": "hard.npy", "overwrite": True}, InvalidValue, "hard.npy is a, an"),
     "a partial output that is a": ({"out": "of-a.npy"}, InvalidValue, r"of-a\.npy\.partial is a, an input"),
     "an output that is a pipe": (
@@ -105,7 +89,6 @@ WRONG: dict[str, tuple[dict[str, Any], type[PeakgemmError], str]] = {
         {"out": "mine.npy"}, InvalidValue, r"mine\.npy\.partial is there, without a journal that says"),
     "links beside the output": ({"out": "linked.npy"}, InvalidValue, "linked.npy.* is no regular file"),
     "a name that is too long": ({"out": "x" * 250}, InvalidValue, "cannot write"),
-    "a name that is far too long": ({"out": "x" * 300}, InvalidValue, "cannot write"),
     "a name with a zero": ({"out": "x\0y"}, InvalidValue, "zero byte"),
 }
 
@@ -122,26 +105,16 @@ def test_refused_before_a_file_is_made(what: str, folder: Path) -> None:
 
 
 HEADER = b"{'descr': '<f4', 'fortran_order': False, 'shape': (%s)}"
-TEXTS = (HEADER % b"-3, 4", HEADER % b"-3, -4", HEADER % b"9" * 4 + b"0" * 20, HEADER % b"9" * 30, b"{", b"{'a")
+TEXTS = (HEADER % b"-3, 4", HEADER % b"9" * 4 + b"0" * 20, HEADER % b"9" * 30, b"{'a")
 
 
-@pytest.mark.parametrize("content", [b"", b"\x93NUMPY\x01\x00", b"PK\x03\x04", *(
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY\x01\x00", *(
     b"\x93NUMPY\x01\x00" + bytes([len(text) % 256, len(text) // 256]) + text for text in TEXTS)])
 def test_what_is_no_matrix(content: bytes, folder: Path) -> None:
     Path("odd.npy").write_bytes(content)
     with pytest.raises(InvalidValue, match=r"a: odd\.npy (holds no array|has shape)"):
         pg.multiply_files("odd.npy", "b.npy", "new.npy")
     assert not list(Path().glob("new.npy*"))
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads and writes everything")
-def test_what_must_not_be_read_or_written(folder: Path) -> None:
-    Path("closed.npy").chmod(0)
-    Path("inner").chmod(0o500)
-    for wrong in ({"a": "closed.npy"}, {"out": "inner/c.npy"}):
-        with pytest.raises(InvalidValue):
-            pg.multiply_files(**{"a": "a.npy", "b": "b.npy", "out": "new.npy", **wrong})
-    assert not list(Path().glob("new.npy*")) and not list(Path("inner").iterdir())
 
 
 def test_a_scheme_that_the_gpu_does_not_have(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,12 +141,13 @@ def test_what_fails_before_a_tile_is_finished(where: str, folder: Path, monkeypa
     pg.multiply_files("a.npy", "b.npy", "new.npy", alpha=2)
 
 
-@pytest.mark.parametrize("c", ["c.npy", "row.npy", "column.npy"])
-def test_c_that_broadcasts(c: str, folder: Path) -> None:
-    pg.multiply_files("a.npy", "b.npy", "new.npy", c=c)
-    assert (np.load("new.npy") == np.load("a.npy") @ np.load("b.npy") + np.load(c)).all()
-    pg.multiply_files("a.npy", "b.npy", "other.npy", c="b.npy", beta=0)  # not read
-    assert (np.load("other.npy") == np.load("a.npy") @ np.load("b.npy")).all()
+def test_c_that_broadcasts(folder: Path) -> None:
+    product = np.load("a.npy") @ np.load("b.npy")
+    for c in ("c.npy", "row.npy", "column.npy"):
+        pg.multiply_files("a.npy", "b.npy", "new.npy", c=c, overwrite=True)
+        assert (np.load("new.npy") == product + np.load(c)).all()
+    pg.multiply_files("a.npy", "b.npy", "new.npy", c="b.npy", beta=0, overwrite=True)  # not read
+    assert (np.load("new.npy") == product).all()
 
 
 @pytest.mark.parametrize("leads", ["inner/real.npy", "inner/old.npy", "on.npy"])
@@ -195,12 +169,9 @@ def test_a_link_is_followed(leads: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("words", "says"), [
-    ("-o new.npy --c b.npy", "does not broadcast"), ("-o new.npy --precision tf32", "unknown"), ("-o .", "a folder"),
-    ("-o new.npy --beta 1", "beta"), ("-o gone/new.npy", "no folder"), ("-o new.npy --devices 7", "GPU"),
+    ("-o new.npy --c b.npy", "does not broadcast"), ("-o new.npy --devices 7", "GPU"),
     ("-o new.npy --alpha x", "is not a number"), ("-o new.npy --alpha -1e39", "is beyond the largest float32"),
-    ("-o new.npy --c gone.npy", "cannot read"), ("-o astray.npy", "no folder"), ("-o old.npy", "is there already"),
-    ("-o new.npy --json gone/a.json", "gone"), ("-o new.npy --json new.npy.journal", "new.npy.journal"),
-])
+    ("-o new.npy --json gone/a.json", "gone"), ("-o new.npy --json new.npy.journal", "new.npy.journal")])
 def test_what_the_command_refuses(words: str, says: str, folder: Path, run: Any) -> None:  # noqa: F811
     before = there(folder)
     code, said, complained = run("multiply", "a.npy", "b.npy", *words.split())

@@ -55,25 +55,21 @@ class Frame:
         return self._words(48, 0, 11, data, len(dims), ctypes.addressof(self._words(*dims)))
 
     def _api(self) -> int:
-        def stream(arguments: int) -> int:
-            asked = (ctypes.c_uint64 * 4).from_address(arguments)
-            assert asked[0] == 32 and asked[2] == 0xC0DE
-            asked[3] = STREAM
-            return 0
+        def answer(value: int) -> Any:
+            def call(arguments: int) -> int:
+                asked = (ctypes.c_uint64 * 4).from_address(arguments)
+                assert asked[0] == 32 and asked[2] == 0xC0DE
+                asked[3] = value
+                return 0
+            return prototype(call)
 
         def create(arguments: int) -> int:
             given = (ctypes.c_uint64 * 4).from_address(arguments)
             self.errors.append((given[3] & 0xFFFFFFFF, ctypes.string_at(given[2])))
             return 0xE0
 
-        def ordinal(arguments: int) -> int:
-            asked = (ctypes.c_uint64 * 4).from_address(arguments)
-            assert asked[0] == 32 and asked[2] == 0xC0DE
-            asked[3] = 1
-            return 0
-
         prototype = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
-        functions = {6: prototype(create), 10: prototype(stream), 23: prototype(ordinal)}  # word of the interface
+        functions = {6: prototype(create), 10: answer(STREAM), 23: answer(1)}  # by words of the interface
         self._kept.append(functions)
         return ctypes.addressof(self._words(*(
             ctypes.cast(functions[i], ctypes.c_void_p).value or 0 if i in functions else 0 for i in range(24))))
@@ -81,32 +77,31 @@ class Frame:
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The launches of a call that wants 64 bytes of workspace, each with the alignment that it was bound for."""
-    seen: list[tuple[int, ...]] = []
-    for alignment in (4, 16):
-        bound = SimpleNamespace(workspace_bytes=64, launch=lambda *x, to=alignment: seen.append((to, *x)))
-        monkeypatch.setitem(cache.calls, (TEXT, 0, alignment), Ready(bound, True))  # type: ignore[arg-type]
+    """The launches of a call that wants 64 bytes of workspace, each with the device and alignment of its kernel."""
+    seen: list[tuple[Any, ...]] = []
+    for device in (0, 1):
+        for alignment in (4, 16):
+            bound = SimpleNamespace(workspace_bytes=64,
+                                    launch=lambda *x, of=(device, alignment): seen.append((of, *x)))
+            ready = Ready(bound, device == 0)  # type: ignore[arg-type]  # operands swapped on the first device alone
+            monkeypatch.setitem(cache.calls, (TEXT, device, alignment), ready)
     monkeypatch.setattr(jax_handler.device, "count", lambda: 1)
     monkeypatch.setattr(jax_handler.device, "activated", lambda index: contextlib.nullcontext())
     return seen
 
 
-@pytest.mark.parametrize(("arguments", "stage", "launches"), [
-    ((A, B, C), abi.EXECUTE, [(16, B, A, OUT, C, ROOM, STREAM)]),  # swapped
-    ((A + 4, B, C), abi.EXECUTE, [(4, B, A + 4, OUT, C, ROOM, STREAM)]),
-    ((A, B), abi.EXECUTE, [(16, B, A, OUT, OUT, ROOM, STREAM)]),
-    ((A, B), 1, []),  # to prepare: nothing to do
+@pytest.mark.parametrize(("arguments", "devices", "stage", "launches"), [
+    ((A, B, C), 1, abi.EXECUTE, [((0, 16), B, A, OUT, C, ROOM, STREAM)]),
+    ((A + 4, B, C), 1, abi.EXECUTE, [((0, 4), B, A + 4, OUT, C, ROOM, STREAM)]),
+    ((A, B), 1, abi.EXECUTE, [((0, 16), B, A, OUT, OUT, ROOM, STREAM)]),
+    ((A, B, C), 2, abi.EXECUTE, [((1, 16), A, B, OUT, C, ROOM, STREAM)]),  # the one that XLA names
+    ((A, B), 1, 1, []),  # to prepare: nothing to do
 ])
-def test_what_a_frame_says_is_launched(launched: Any, arguments: tuple[int, ...], stage: int, launches: Any) -> None:
+def test_what_a_frame_says_is_launched(launched: Any, monkeypatch: pytest.MonkeyPatch, arguments: tuple[int, ...],
+                                       devices: int, stage: int, launches: Any) -> None:
+    monkeypatch.setattr(jax_handler.device, "count", lambda: devices)
     frame = Frame(arguments, stage=stage)
     assert not frame.run() and not frame.errors and launched == launches
-
-
-def test_of_several_devices_it_is_the_one_that_xla_names(launched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jax_handler.device, "count", lambda: 2)
-    monkeypatch.setitem(cache.calls, (TEXT, 1, 16), Ready(  # type: ignore[arg-type]
-        SimpleNamespace(workspace_bytes=0, launch=lambda *x: launched.append(x)), False))
-    assert not Frame((A, B, C)).run() and launched == [(A, B, OUT, C, ROOM, STREAM)]
 
 
 def test_too_small_a_workspace_is_an_error_of_xla(launched: Any, monkeypatch: pytest.MonkeyPatch) -> None:

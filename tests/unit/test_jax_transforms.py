@@ -36,53 +36,44 @@ def turned(x: Any) -> Any:
     return jnp.swapaxes(x, -1, -2)
 
 
+def gemm(call: Any, trans_a: bool = False, trans_b: bool = False, alpha: float = 2.0, beta: float = -3.0) -> Any:
+    """A call with `gemm`'s arguments, and the same in jnp."""
+    return (lambda *x: call(*x, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b),
+            lambda a, b, c: alpha * ((turned(a) if trans_a else a) @ (turned(b) if trans_b else b)) + beta * c)
+
+
 PREPARED = pg.prepare(jax.device_put(np.arange(15, dtype=np.float32).reshape(5, 3), jax.devices("cpu")[0]))
-THREE = np.arange(3, dtype=np.float32)
 DIMENSIONS = (((2,), (0,)), ((), ()))
+PLAIN = ((4, 5), (5, 3))
+MATMULS: dict[str, tuple[Shape, Shape]] = {
+    "": PLAIN, ", a batch": ((2, 4, 5), (5, 3)), ", batches": ((2, 1, 4, 5), (3, 5, 3)), ", a row": ((5,), (5, 3)),
+    ", a column": ((2, 4, 5), (5,)), ", a dot": ((5,), (5,)), ", many batches": ((2, 1, 3, 1, 6, 5), (4, 1, 2, 5, 2)),
+    ", M = 0": ((0, 5), (5, 3)), ", K = 0": ((4, 0), (0, 3)), ", K = 0, batches": ((2, 4, 0), (2, 0, 3)),
+    ", no batch": ((0, 4, 5), (5, 3)), ", no batch of two": ((0, 2, 4, 5), (1, 2, 5, 3)), ", nothing": ((0,), (0,)),
+}
 # call: ours, the same in jnp, shapes of the operands
 CALLS: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Shape, ...]]] = {
-    "jax.matmul": (pg.jax.matmul, jnp.matmul, ((4, 5), (5, 3))),
-    "jax.matmul, a batch": (pg.jax.matmul, jnp.matmul, ((2, 4, 5), (5, 3))),
-    "jax.matmul, batches": (pg.jax.matmul, jnp.matmul, ((2, 1, 4, 5), (3, 5, 3))),
-    "jax.matmul, a row": (pg.jax.matmul, jnp.matmul, ((5,), (5, 3))),
-    "jax.matmul, a column": (pg.jax.matmul, jnp.matmul, ((2, 4, 5), (5,))),
-    "jax.matmul, a dot": (pg.jax.matmul, jnp.matmul, ((5,), (5,))),
-    "jax.matmul, reproducible": (lambda a, b: pg.jax.matmul(a, b, reproducible=True), jnp.matmul, ((4, 5), (5, 3))),
-    "jax.matmul, emulated": (lambda a, b: pg.jax.matmul(a, b, precision="emulated"), jnp.matmul, ((4, 5), (5, 3))),
-    "jax.gemm": (lambda a, b, c: pg.jax.gemm(a, b, c, alpha=2.0, beta=-3.0), lambda a, b, c: 2 * (a @ b) - 3 * c,
-                 ((4, 5), (5, 3), (4, 3))),
-    "jax.gemm, transposed, a row": (lambda a, b, c: pg.jax.gemm(a, b, c, trans_a=True, trans_b=True),
-                                    lambda a, b, c: turned(a) @ turned(b) + c, ((2, 5, 4), (3, 5), (3,))),
-    "jax.gemm, alpha 0": (lambda a, b, c: pg.jax.gemm(a, b, c, alpha=0.0, beta=2.0),
-                          lambda a, b, c: 0 * (a @ b) + 2 * c, ((4, 5), (5, 3), (4, 3))),
-    "jax.gemm, beta 0": (lambda a, b, c: pg.jax.gemm(a, b, c, beta=0.0), lambda a, b, c: a @ b + 0 * c,
-                         ((4, 5), (5, 3), (4, 3))),
+    **{f"jax.matmul{name}": (pg.jax.matmul, jnp.matmul, shapes) for name, shapes in MATMULS.items()},
+    "jax.matmul, reproducible": (lambda a, b: pg.jax.matmul(a, b, reproducible=True), jnp.matmul, PLAIN),
+    "jax.matmul, emulated": (lambda a, b: pg.jax.matmul(a, b, precision="emulated"), jnp.matmul, PLAIN),
+    "jax.gemm": (*gemm(pg.jax.gemm), (*PLAIN, (4, 3))),
+    "jax.gemm, NT": (*gemm(pg.jax.gemm, False, True), ((2, 4, 5), (3, 5), (4, 1))),
+    "jax.gemm, TN": (*gemm(pg.jax.gemm, True), ((5, 4), (2, 5, 3), (2, 4, 3))),
+    "jax.gemm, TT": (*gemm(pg.jax.gemm, True, True), ((2, 5, 4), (3, 5), (3,))),
+    "jax.gemm, alpha 0": (*gemm(pg.jax.gemm, alpha=0.0), (*PLAIN, (4, 3))),
+    "jax.gemm, beta 0": (*gemm(pg.jax.gemm, beta=0.0), (*PLAIN, (4, 3))),
+    "jax.gemm, M = 0": (*gemm(pg.jax.gemm), ((0, 5), (5, 3), (0, 3))),
+    "jax.gemm, K = 0, batches": (*gemm(pg.jax.gemm), ((2, 4, 0), (2, 0, 3), (2, 4, 3))),
     "jax.dot_general": (lambda a, b: pg.jax.dot_general(a, b, DIMENSIONS),
                         lambda a, b: lax.dot_general(a, b, DIMENSIONS), ((2, 4, 5), (5, 3))),
-    "jax.use": (pg.jax.use(lambda a, b: a @ b), jnp.matmul, ((4, 5), (5, 3))),
-    "matmul": (pg.matmul, jnp.matmul, ((4, 5), (5, 3))),
+    "jax.use": (pg.jax.use(lambda a, b: a @ b), jnp.matmul, PLAIN),
+    "matmul": (pg.matmul, jnp.matmul, PLAIN), "matmul, K = 0": (pg.matmul, jnp.matmul, ((2, 4, 0), (0, 3))),
     "matmul, prepared": (lambda a: a @ PREPARED, lambda a: a @ PREPARED.array, ((4, 5),)),
-    "gemm": (lambda a, b, c: pg.gemm(a, b, c, alpha=2.0, beta=-3.0), lambda a, b, c: 2 * (a @ b) - 3 * c,
-             ((4, 5), (5, 3), (4, 3))),
-    "mm": (pg.mm, jnp.matmul, ((4, 5), (5, 3))),
-    "addmm": (lambda c, a, b: pg.addmm(c, a, b), lambda c, a, b: c + a @ b, ((3,), (4, 5), (5, 3))),
-    "bmm": (pg.bmm, jnp.matmul, ((2, 4, 5), (2, 5, 3))),
+    "gemm": (*gemm(pg.gemm), (*PLAIN, (4, 3))),
+    "mm": (pg.mm, jnp.matmul, PLAIN), "bmm": (pg.bmm, jnp.matmul, ((2, 4, 5), (2, 5, 3))),
+    "addmm": (lambda c, a, b: pg.addmm(c, a, b), lambda c, a, b: c + a @ b, ((3,), *PLAIN)),
     "sgemm": (lambda a, b: pg.sgemm(2.0, a, b, trans_a=1), lambda a, b: 2 * (a.T @ b), ((5, 4), (5, 3))),
 }
-EMPTY: dict[str, tuple[Shape, Shape]] = {
-    "M = 0": ((0, 5), (5, 3)), "N = 0": ((4, 5), (5, 0)), "K = 0": ((4, 0), (0, 3)), "all 0": ((0, 0), (0, 0)),
-    "K = 0, a batch": ((2, 4, 0), (0, 3)), "K = 0, batches": ((2, 4, 0), (2, 0, 3)), "K = 0, a row": ((0,), (0, 3)),
-    "no batch": ((0, 4, 5), (5, 3)), "no batch of two": ((0, 2, 4, 5), (1, 2, 5, 3)), "a dot of nothing": ((0,), (0,)),
-}
-for _name, (_a, _b) in EMPTY.items():
-    CALLS |= {f"jax.matmul, {_name}": (pg.jax.matmul, jnp.matmul, (_a, _b)),
-              f"jax.use, {_name}": (pg.jax.use(lambda a, b: a @ b), jnp.matmul, (_a, _b)),
-              f"matmul, {_name}": (pg.matmul, jnp.matmul, (_a, _b))}
-    if len(_a) > 1:
-        _c = (*np.broadcast_shapes(_a[:-2], _b[:-2]), _a[-2], _b[-1])
-        CALLS |= {f"{_of}gemm, {_name}": (
-            lambda a, b, c, gemm=_gemm: gemm(a, b, c, alpha=2.0, beta=-3.0), lambda a, b, c: 2 * (a @ b) - 3 * c,
-            (_a, _b, _c)) for _of, _gemm in (("jax.", pg.jax.gemm), ("", pg.gemm))}
 
 
 def each(x: Any) -> tuple[int, ...]:
@@ -101,11 +92,6 @@ def twice(x: Any, axis: int = 0) -> Any:
     return jnp.stack([x, x + 1], axis)
 
 
-def zeros(f: Any, x: Any) -> Any:
-    said = jax.eval_shape(f, *x)
-    return jnp.zeros(said.shape, said.dtype)
-
-
 def mapped(which: Callable[[int], list[int | None]]) -> Callable[..., Any]:
     def run(f: Any, *x: Any) -> Any:
         axes = which(len(x))
@@ -114,8 +100,10 @@ def mapped(which: Callable[[int], list[int | None]]) -> Callable[..., Any]:
     return run
 
 
-def scanned(f: Any, *x: Any) -> Any:
-    return lax.scan(lambda s, _: (s + 1.0, f(x[0] + s, *x[1:])), jnp.float32(0), THREE)
+def grad_of_scan(f: Any, *x: Any) -> Any:
+    def run(*y: Any) -> Any:
+        return lax.scan(lambda s, _: (s + 1.0, f(y[0] + s, *y[1:])), jnp.float32(0), np.arange(3, dtype=np.float32))[1]
+    return jax.grad(lambda *y: run(*y).sum(), each(x))(*x)
 
 
 def exported(f: Any, *x: Any, order: int = 0) -> Any:
@@ -132,109 +120,48 @@ def symbolic(f: Any, *x: Any) -> Any:
 
 def sharded(f: Any, *x: Any) -> Any:
     mesh = Mesh(np.array(jax.devices("cpu")[:1]), ("i",))
-    body = jax.shard_map(lambda *y: f(*(z[0] for z in y))[None], mesh=mesh, in_specs=(P("i"),) * len(x),
-                         out_specs=P("i"))
-    return body(*(y[None] for y in x))
+    return jax.shard_map(lambda *y: f(*(z[0] for z in y))[None], mesh=mesh, in_specs=(P("i"),) * len(x),
+                         out_specs=P("i"))(*(y[None] for y in x))
 
 
 def sharded_beside(f: Any, *x: Any) -> Any:
     """One operand varies over the mesh, the others do not."""
     mesh = Mesh(np.array(jax.devices("cpu")[:1]), ("i",))
-    body = jax.shard_map(lambda s, *y: f(y[0] + s[0], *y[1:])[None], mesh=mesh, in_specs=(P("i"), *[P()] * len(x)),
-                         out_specs=P("i"))
-    return body(jnp.ones(1, jnp.float32), *x)
+    return jax.shard_map(lambda s, *y: f(y[0] + s[0], *y[1:])[None], mesh=mesh, in_specs=(P("i"), *[P()] * len(x)),
+                         out_specs=P("i"))(jnp.ones(1, jnp.float32), *x)
 
 
-def transposed(f: Any, *x: Any) -> Any:
-    out = jax.eval_shape(f, *x)
-    return jax.linear_transpose(lambda a: f(a, *x[1:]), x[0])(jnp.ones(out.shape, out.dtype))
-
-
-def transposed_by_two(f: Any, *x: Any) -> Any:
+def transposed(f: Any, *x: Any, by: tuple[int, ...] = (0,)) -> Any:
     """A product with c is linear in a and c together; one of a and b is not, and jnp refuses it."""
+    def of(*y: Any) -> Any:
+        return f(*(y[by.index(i)] if i in by else z for i, z in enumerate(x)))
+
     out = jax.eval_shape(f, *x)
-    return jax.linear_transpose(lambda a, z: f(a, *x[1:-1], z), x[0], x[-1])(jnp.ones(out.shape, out.dtype))
+    return jax.linear_transpose(of, *(x[i] for i in by))(jnp.ones(out.shape, out.dtype))
 
 
-def with_vjp(f: Any, *x: Any) -> Any:
-    own = jax.custom_vjp(lambda *y: f(*y))
-    own.defvjp(lambda *y: jax.vjp(f, *y), lambda back, cotangent: back(cotangent))
-    return grad(own, x)
-
-
-def with_jvp(f: Any, *x: Any) -> Any:
-    own = jax.custom_jvp(lambda *y: f(*y))
-    own.defjvp(lambda primals, tangents: jax.jvp(f, primals, tangents))
-    return grad(own, x)
-
-
-def at_compile_time(f: Any, *x: Any) -> Any:
-    def run(z: Any) -> Any:
-        with jax.ensure_compile_time_eval():
-            return f(*x) + z
-    return jax.jit(run)(jnp.float32(1))
-
-
-def in_a_callback(f: Any, *x: Any) -> Any:
-    said = jax.eval_shape(f, *x)
-    return jax.jit(lambda *y: jax.pure_callback(lambda *z: np.asarray(f(*map(jnp.asarray, z))), said, *y))(*x)
-
-
-def evaluated(f: Any, *x: Any) -> Any:
-    closed = jax.make_jaxpr(f)(*x)
-    return jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *x)
-
-
-POLICY = jax.checkpoint_policies
 TRANSFORMS: dict[str, Callable[..., Any]] = {
-    "none": lambda f, *x: f(*x),
-    "jit": lambda f, *x: jax.jit(f)(*x),
-    "jit, compiled ahead": lambda f, *x: jax.jit(f).lower(*x).compile()(*x),
+    "none": lambda f, *x: f(*x), "jit": lambda f, *x: jax.jit(f)(*x),
     "jit, operands closed over": lambda f, *x: jax.jit(lambda: f(*x))(),
-    "jit, one traced": lambda f, *x: jax.jit(lambda a: f(a, *x[1:]))(x[0]),
     "jit, the others NumPy's": lambda f, *x: jax.jit(lambda a: f(a, *map(np.asarray, x[1:])))(x[0]),
-    "at compile time": at_compile_time,
-    "make_jaxpr": evaluated,
-    "eval_shape": lambda f, *x: zeros(f, x),
     "grad": lambda f, *x: grad(f, x),
-    "jit of grad": lambda f, *x: jax.jit(lambda *y: grad(f, y))(*x),
-    "vjp": lambda f, *x: (lambda out, back: (out, back(jnp.ones_like(out))))(*jax.vjp(f, *x)),
     "jvp": lambda f, *x: jax.jvp(f, x, tuple(2 * y - 1 for y in x)),
-    "linearize": lambda f, *x: (lambda out, push: (out, push(*(2 * y - 1 for y in x))))(*jax.linearize(f, *x)),
     "linear_transpose": transposed,
-    "linear_transpose by the first and the last": transposed_by_two,
+    "linear_transpose by the first and the last": lambda f, *x: transposed(f, *x, by=(0, len(x) - 1)),
     "jacfwd": lambda f, *x: jax.jacfwd(f, each(x))(*x),
-    "jacrev": lambda f, *x: jax.jacrev(f, each(x))(*x),
     "hessian": lambda f, *x: jax.hessian(loss(f))(*x),
     "vmap": mapped(lambda n: [0] * n),
     "vmap of the first": mapped(lambda n: [0] + [None] * (n - 1)),
     "vmap of the last": mapped(lambda n: [None] * (n - 1) + [-1]),
     "vmap over nothing": lambda f, *x: jax.vmap(f)(*(jnp.zeros((0, *y.shape), y.dtype) for y in x)),
-    "vmap of vmap": lambda f, *x: jax.vmap(jax.vmap(f, (0, *[None] * (len(x) - 1))))(twice(twice(x[0])),
-                                                                                     *map(twice, x[1:])),
-    "vmap with a mesh's axis": lambda f, *x: jax.vmap(f, spmd_axis_name="i")(*map(twice, x)),
-    "vmap of grad": lambda f, *x: jax.vmap(lambda *y: grad(f, y))(*map(twice, x)),
-    "grad of vmap": lambda f, *x: grad(jax.vmap(f), tuple(map(twice, x))),
-    "scan": scanned,
-    "grad of scan": lambda f, *x: jax.grad(lambda *y: scanned(f, *y)[1].sum(), each(x))(*x),
-    "map": lambda f, *x: lax.map(lambda s: f(x[0] + s, *x[1:]), THREE),
-    "while_loop": lambda f, *x: lax.while_loop(lambda s: s[0] < 2, lambda s: (s[0] + 1, s[1] + f(*x)),
-                                               (0, zeros(f, x))),
-    "fori_loop": lambda f, *x: lax.fori_loop(0, 2, lambda _, s: s + f(*x), zeros(f, x)),
-    "cond": lambda f, *x: lax.cond(x[0].sum() > -1e9, f, lambda *y: -f(*y), *x),
-    "grad of switch": lambda f, *x: jax.grad(lambda *y: lax.switch(1, [f, lambda *z: 2 * f(*z)], *y).sum(),
-                                             each(x))(*x),
-    "checkpoint": lambda f, *x: grad(jax.checkpoint(f), x),
-    "remat, a policy": lambda f, *x: grad(jax.remat(f, policy=POLICY.dots_saveable), x),
-    "custom_vjp": with_vjp,
-    "custom_jvp": with_jvp,
+    "grad of scan": grad_of_scan,
+    "remat, a policy": lambda f, *x: grad(jax.remat(f, policy=jax.checkpoint_policies.dots_saveable), x),
     "shard_map": sharded,
     "shard_map, one spread": sharded_beside,
     "grad of shard_map": lambda f, *x: grad(lambda *y: sharded(f, *y), x),
     "export": lambda f, *x: exported(f, *x).call(*x),
     "grad of export": lambda f, *x: grad(exported(f, *x, order=1).call, x),
     "export, symbolic": symbolic,
-    "pure_callback": in_a_callback,
 }
 FLAGS: dict[str, Callable[[], Any]] = {
     "no flag": nullcontext,
@@ -248,14 +175,15 @@ FLAGS: dict[str, Callable[[], Any]] = {
     "jax_numpy_rank_promotion": lambda: jax.numpy_rank_promotion("raise"),
     "jax_default_matmul_precision": lambda: jax.default_matmul_precision("bfloat16"),
 }
-MAIN = ("jax.matmul", "jax.gemm", "jax.use", "gemm", "matmul, K = 0, a batch", "jax.gemm, K = 0, a batch")
+MAIN = ("jax.matmul", "jax.gemm", "jax.use", "gemm", "matmul, K = 0", "jax.gemm, K = 0, batches")
+COMPOSED = "hessian", "grad of scan", "remat, a policy", "shard_map", "grad of shard_map", "grad of export"
 
 
 def cells() -> Iterator[Any]:
     """Flag, call, transformations: some that run for every change, all of them exhaustively."""
-    yield "no flag", "jax.matmul", list(TRANSFORMS)
+    yield "no flag", "jax.matmul", [name for name in TRANSFORMS if name not in COMPOSED]
     for call in CALLS:
-        yield "no flag", call, ["grad"] if call.startswith("jax.m") else ["vmap of the last"]
+        yield "no flag", call, ["grad" if call.startswith("jax.") else "vmap of the last"]
         yield exhaustive("no flag", call, list(TRANSFORMS))
     for flag in list(FLAGS)[1:]:
         yield flag, "jax.gemm", ["jit"]
@@ -277,22 +205,18 @@ def outcome(transform: Any, f: Any, flag: str, operands: Any) -> Any:
 
 
 def verdict(got: Any, want: Any) -> str:
-    """Nothing where a cell is as it must be."""
+    """Nothing where a cell is as it must be: what JAX itself refuses, or fails at, may be refused."""
     if isinstance(want, Exception):
-        if isinstance(got, (type(want), PeakgemmError)) or not isinstance(want, FloatingPointError):
-            return ""  # JAX refuses, or fails at, its own
-        return f"no {type(want).__name__}: {got!r}"
-    if isinstance(got, Exception):
-        return f"{type(got).__name__}: {got}"
-    if [(x.shape, x.dtype) for x in got] != [(x.shape, x.dtype) for x in want]:
-        return f"{got} for {want}"
-    wrong = [(x, y) for x, y in zip(got, want, strict=True) if x.size and (np.asarray(x) != np.asarray(y)).any()]
-    return f"{wrong[0][0]} for {wrong[0][1]}" if wrong else ""
+        right = isinstance(got, (type(want), PeakgemmError)) or not isinstance(want, FloatingPointError)
+        return "" if right else f"no {type(want).__name__}: {got!r}"
+    if isinstance(got, Exception) or [(x.shape, x.dtype) for x in got] != [(x.shape, x.dtype) for x in want]:
+        return f"{got!r} for {want}"
+    return "".join(f"{x} for {y}" for x, y in zip(got, want, strict=True) if (np.asarray(x) != np.asarray(y)).any())
 
 
 def refusal(call: str, name: str, flag: str) -> type[PeakgemmError] | None:
     """What a cell is refused with, by design."""
-    if name == "export, symbolic" and "0" not in call.replace("alpha 0", "").replace("beta 0", ""):
+    if name == "export, symbolic" and "M = 0" not in call and "K = 0" not in call:
         return InvalidValue  # a kernel is chosen for sizes
     if name == "jit, the others NumPy's" and flag == "jax_disable_jit" and not call.startswith("jax."):
         return InvalidType  # no tracers there: arrays of two libraries
@@ -319,15 +243,12 @@ def test_right_or_refused(flag: str, call: str, names: list[str]) -> None:
 
 
 @pytest.mark.parametrize("flag", ["jax_debug_nans", "jax_debug_infs"])
-@pytest.mark.parametrize(("call", "names"), [
-    ("jax.matmul", ["jit"]), ("matmul", ["none"]),
-    *(exhaustive(call, ["none", "jit", "vmap", "grad", "scan", "jit, operands closed over"])
-      for call in ("jax.matmul", "jax.gemm", "jax.use", "matmul", "gemm"))])
-def test_what_debug_flags_look_for(flag: str, call: str, names: list[str]) -> None:
+@pytest.mark.parametrize(("call", "name"), [("jax.matmul", "jit"), ("matmul", "none"), *(
+    exhaustive(call, name) for call in ("jax.gemm", "jax.use", "gemm") for name in ("none", "vmap", "grad"))])
+def test_what_debug_flags_look_for(flag: str, call: str, name: str) -> None:
     """A NaN or an infinity that a product makes is the error that it is of jnp's."""
     ours, theirs, shapes = CALLS[call]
     large = np.float32(np.inf if flag == "jax_debug_nans" else 3e38)
     operands = [jnp.full(shapes[0], large), *(jnp.full(x, 0.0 if np.isinf(large) else 3.0) for x in shapes[1:])]
-    for name in names:
-        got, want = (outcome(TRANSFORMS[name], f, flag, operands) for f in (ours, theirs))
-        assert isinstance(want, FloatingPointError) and isinstance(got, FloatingPointError), (name, got, want)
+    got, want = (outcome(TRANSFORMS[name], f, flag, operands) for f in (ours, theirs))
+    assert isinstance(want, FloatingPointError) and isinstance(got, FloatingPointError), (got, want)

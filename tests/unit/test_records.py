@@ -23,14 +23,12 @@ def test_write(tmp_path: Path) -> None:
     records.write(path, {"a": [1, 2.5, None, "x"], "b": {"c": True}})
     assert json.loads(path.read_text()) == {"a": [1, 2.5, None, "x"], "b": {"c": True}}
     assert path.read_text().endswith("}\n")
-    assert os.listdir(tmp_path) == ["record.json"]
     assert path.stat().st_mode & 0o777 == 0o644
-
-
-def test_a_record_that_is_no_json_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
-        records.write(tmp_path / "record.json", {"a": object()})
-    assert os.listdir(tmp_path) == []
+        records.write(tmp_path / "other.json", {"a": object()})
+    with pytest.raises(InvalidValue, match="cannot write"):
+        records.write(tmp_path / "gone" / "record.json", {})
+    assert os.listdir(tmp_path) == ["record.json"]
 
 
 def test_a_failed_rename_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,11 +45,6 @@ def test_a_failed_rename_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest
     assert path.read_text() == "old"
 
 
-def test_write_into_a_missing_folder(tmp_path: Path) -> None:
-    with pytest.raises(InvalidValue, match=r"cannot write .*record\.json \(No such file or directory\)"):
-        records.write(tmp_path / "gone" / "record.json", {})
-
-
 @pytest.mark.parametrize(("value", "written"), [
     (0.123456789, 0.123457), (123456.789, 123457.0), (1e-9 / 3, 3.33333e-10), (2.0, 2),
     (float("inf"), "inf"), (float("-inf"), "-inf"), (float("nan"), "nan"), (2**60 + 1, 2**60 + 1), (True, True),
@@ -62,15 +55,6 @@ def test_rounding(tmp_path: Path, value: object, written: object) -> None:
     found = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert found == {"deep": [{"value": written}, [written]]}
     assert type(found["deep"][0]["value"]) is type(written)
-
-
-def test_check_writable_before_the_work(tmp_path: Path) -> None:
-    records.check_writable(None)
-    records.check_writable(tmp_path / "record.json")
-    assert os.listdir(tmp_path) == []
-    for path in (tmp_path / "gone" / "record.json", tmp_path):
-        with pytest.raises(InvalidValue, match=r"cannot write .*name a file in a folder that exists"):
-            records.check_writable(path)
 
 
 def test_a_link_is_followed(tmp_path: Path) -> None:
@@ -98,8 +82,14 @@ def test_a_fifo_is_written_to(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["fifo", "link"]
 
 
-def test_an_input_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_must_not_be_written_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    records.check_writable(None)
+    records.check_writable(Path("record.json"))
+    assert os.listdir(tmp_path) == []
+    for path in (Path("gone", "record.json"), tmp_path):
+        with pytest.raises(InvalidValue, match=r"cannot write .*name a file in a folder that exists"):
+            records.check_writable(path)
     there, hard, link, new = Path("a.npy"), Path("hard"), Path("link"), Path("c.npy")
     there.write_text("a")
     os.link(there, hard)
@@ -112,22 +102,17 @@ def test_an_input_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     records.check_writable(new, there, hard, link)
 
 
-def test_one_run_lies_at_the_top() -> None:
-    run = {"shape": [1, 2, 3], "rungs": []}
-    found = records.record(None, "sm_90", [run])
-    assert (found["schema"], found["device"], found["arch"]) == (1, None, "sm_90")
-    assert (found["shape"], found["rungs"]) == ([1, 2, 3], [])
-    assert "runs" not in found
-    assert records.runs_of(found) == [found]
-
-
-def test_several_runs_lie_under_runs() -> None:
+def test_one_run_lies_at_the_top_and_several_under_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/somewhere/peakgemm", "ladder", "--json", "my file.json"])
     runs = [{"shape": [1, 1, 1], "rungs": []}, {"shape": [2, 2, 2], "rungs": []}]
-    found = records.record(GPU, "sm_90", runs, versions={"cublas": "13.1.0"})
-    assert records.runs_of(found) == found["runs"] == runs and found["kernels"] == []
-    assert not {"shape", "rungs", "versions"} & set(found)
-    assert found["device"]["name"] == "A GPU"
-    assert found["environment"]["cublas"] == "13.1.0"
+    single = records.record(None, "sm_90", runs[:1])
+    assert (single["schema"], single["device"], single["arch"], single["shape"]) == (1, None, "sm_90", [1, 1, 1])
+    assert single["command"] == "peakgemm ladder --json 'my file.json'" and records.runs_of(single) == [single]
+    several = records.record(GPU, "sm_90", runs, versions={"cublas": "13.1.0"})
+    assert records.runs_of(several) == several["runs"] == runs and several["kernels"] == []
+    assert not {"shape", "rungs", "versions"} & set(several)
+    assert (several["device"]["name"], several["environment"]["cublas"]) == ("A GPU", "13.1.0")
+    assert {"peakgemm", "python", "nvrtc", "numpy", "cuda-core"} <= set(several["environment"])
 
 
 def test_what_rows_of_a_kernel_share_lies_once() -> None:
@@ -140,25 +125,6 @@ def test_what_rows_of_a_kernel_share_lies_once() -> None:
     assert records.runs_of(found) == runs
     assert [len(kernel) for kernel in found["kernels"]] == [3, 4, 4]
     assert found["runs"][1]["rungs"] == [{"kernel": 0, "max_error": 2}, {"kernel": 1}]
-
-
-def test_lines_are_filled(tmp_path: Path) -> None:
-    data = {"command": "x" * 200, "samples_ms": [1 / 3 + i for i in range(60)], "rows": [{"a": {"b": 1}}] * 30}
-    records.write(tmp_path / "record.json", data)
-    lines = (tmp_path / "record.json").read_text().splitlines()
-    assert json.loads("".join(lines)) == {**data, "samples_ms": [float(f"{1 / 3 + i:.5g}") for i in range(60)]}
-    assert sorted(map(len, lines))[-2] <= records.WIDTH and len(lines) < 20
-
-
-def test_the_command_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["/somewhere/peakgemm", "ladder", "--json", "my file.json"])
-    assert records.record(None, "sm_90", [])["command"] == "peakgemm ladder --json 'my file.json'"
-
-
-def test_environment_names_the_versions() -> None:
-    found = records.environment({"torch": "2.0"})
-    assert {"peakgemm", "python", "nvrtc", "numpy", "cuda-core", "torch"} <= set(found)
-    assert all(isinstance(value, str) and value for value in found.values())
 
 
 def test_every_record_is_listed() -> None:

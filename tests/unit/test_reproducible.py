@@ -6,14 +6,12 @@ import os
 import subprocess
 import sys
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import peakgemm as pg
-from docs.generate.markdown import names_table
 from peakgemm.errors import InvalidType, InvalidValue, MissingComponent
 from peakgemm.fma import Chain, fma32
 from peakgemm.problem import Batch, Problem
@@ -48,7 +46,7 @@ def test_fma_is_rounded_once() -> None:
         values = np.ldexp(rng.standard_normal(3), rng.integers(-30, 3, 3)).astype(np.float32)
         values[1] = np.float32(2.0 ** rng.integers(-26, -20)) if rng.random() < 0.5 else values[1]
         cases.append((values[0], values[1], values[2]))
-    for a, b, c in cases:
+    for a, b, c in (*cases, *((-a, b, -c) for a, b, c in cases)):
         want = rounded(Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c)))
         chain = Chain((1, 1))
         chain.sums[...] = c
@@ -69,47 +67,29 @@ def test_replay_is_one_chain() -> None:
             == got).all()
     assert (pg.replay(a[1, 2:3], b[:, 7:9], c[2:3, 7:9], alpha=1.5, beta=-0.5) == got[1, 2:3, 7:9]).all()
     assert (pg.matmul(a, b, reproducible=True) == sums).all()
-    assert np.isnan(pg.replay(np.full((1, 1), np.nan, np.float32), np.ones((1, 1), np.float32))).all()
-    nothing = pg.replay(np.full((2, 3), np.nan, np.float32), np.ones((3, 2), np.float32), alpha=0.0)
-    assert (nothing == 0).all()
-    signless = pg.replay(np.ones((2, 3), np.float32), np.ones((3, 2), np.float32), alpha=-0.0)
-    assert (signless.view(np.uint32) == 0).all()
+    ones, nans = np.ones((3, 2), np.float32), np.array([[0x7FC01234] * 3] * 2, np.uint32).view(np.float32)
+    for got, bits in ((pg.replay(nans, ones), 0x7FFFFFFF), (pg.replay(nans, ones, alpha=0.0), 0),  # a GPU's NaN
+                      (pg.replay(ones.T, ones, alpha=-0.0), 0)):
+        assert (got.view(np.uint32) == bits).all()
 
 
-def test_a_nan_is_the_gpus() -> None:
-    odd = np.array([[0x7FC01234]], np.uint32).view(np.float32)
-    assert pg.replay(odd, np.ones((1, 1), np.float32)).view(np.uint32)[0, 0] == 0x7FFFFFFF
-
-
-def test_who_asks_for_it() -> None:
+def test_who_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("peakgemm.runtime.device.find", lambda index=None: None)
     a, b = np.ones((3, 4), np.float32), np.ones((4, 2), np.float32)
-    assert pg.explain(a, b, reproducible=True).precision == "reproducible"
-    assert pg.explain(a, b).precision == "ieee"
-    assert pg.plan(a, b, reproducible=True).execute(a, b).shape == (3, 2)
-    assert pg.matmul(a, pg.prepare(b, reproducible=True), reproducible=True).shape == (3, 2)
-    for precision in ("emulated", "fp16x3"):
-        for call in (pg.matmul, pg.gemm, pg.plan, pg.explain):
+    for asked, precision, kernel, path in ((True, "reproducible", "peakgemm.replay", "replay"),
+                                           (np.True_, "reproducible", "peakgemm.replay", "replay"),
+                                           (False, "ieee", "numpy.matmul", "numpy")):
+        said, plan = pg.explain(a, b, reproducible=asked), pg.plan(a, b, reproducible=asked)
+        assert (plan.execute(a, b) == pg.matmul(a, pg.prepare(b, reproducible=asked), reproducible=asked)).all()
+        assert (said.product, said.precision, said.kernel, plan.last_path()) == ("3 x 2 x 4", precision, kernel, path)
+    for call in (pg.matmul, pg.gemm, pg.plan, pg.explain, lambda a, b, **more: pg.prepare(b, **more)):
+        for precision in ("emulated", "fp16x3"):
             with pytest.raises(InvalidValue, match=f"precision = '{precision}' with reproducible=True: its guard"):
                 call(a, b, precision=precision, reproducible=True)
-    with pytest.raises(InvalidValue, match="its guard"):
-        pg.prepare(b, precision="emulated", reproducible=True)
-    for odd in ("no", 1, 0.0):
-        for call in (pg.matmul, pg.gemm, pg.plan, pg.explain):
+    for call in (pg.matmul, pg.gemm, pg.plan, pg.explain):
+        for odd in ("no", 1):
             with pytest.raises(InvalidType, match=f"reproducible = {odd!r} is a {type(odd).__name__}; pass True"):
                 call(a, b, reproducible=odd)
-    assert pg.explain(a, b, reproducible=np.True_).precision == "reproducible"
-
-
-def test_what_runs_it_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    from peakgemm.runtime import device
-
-    monkeypatch.setattr(device, "find", lambda index=None: None)
-    a, b = np.ones((3, 4), np.float32), np.ones((4, 2), np.float32)
-    for asked, kernel, path in ((True, "peakgemm.replay", "replay"), (False, "numpy.matmul", "numpy")):
-        said, plan = pg.explain(a, b, reproducible=asked), pg.plan(a, b, reproducible=asked)
-        plan.execute(a, b)
-        assert (said.kernel, plan.last_path()) == (kernel, path) and ("BLAS" in said.reason) == (not asked)
-    assert "replay computes each element as one chain of FMAs" in pg.explain(a, b, reproducible=True).reason
 
 
 def test_the_environment_asks_for_all() -> None:
@@ -118,22 +98,17 @@ import numpy as np, peakgemm as pg
 a, b = np.ones((3, 4), np.float32), np.ones((4, 2), np.float32)
 assert pg.explain(a, b).precision == "reproducible" and pg.matmul(a, b).shape == (3, 2)
 assert pg.explain(a, b, reproducible=False).precision == "ieee"
-try:
-    pg.matmul(a, b, precision="emulated")
-except pg.PeakgemmError as error:
-    assert "PEAKGEMM_REPRODUCIBLE=1" in str(error), error
-else:
-    raise AssertionError("not refused")
+pg.matmul(a, b, precision="emulated")
 """
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
                           env=os.environ | {"PEAKGEMM_REPRODUCIBLE": "1"})
-    assert told.returncode == 0, told.stderr
+    assert "InvalidValue" in told.stderr and "PEAKGEMM_REPRODUCIBLE=1" in told.stderr, told.stderr
 
 
 @pytest.mark.parametrize("arch", [name for name in ARCHITECTURES if int(name[3:]) >= 75])
 def test_every_choice_is_a_chain(arch: str) -> None:
     rng = np.random.default_rng(2)
-    for number in range(60):
+    for number in range(30):
         m, n, k = (int(2 ** rng.uniform(0, 12)) for _ in range(3))
         ta, tb = bool(number & 1), bool(number & 2)
         batch = Batch((7,), (m * k,), (k * n,), (m * n,), (m * n,)) if number % 5 == 0 else Batch()
@@ -142,18 +117,6 @@ def test_every_choice_is_a_chain(arch: str) -> None:
         found = choose(problem, arch, 132, H100 if arch == "sm_90" else "", "reproducible")
         assert found.kernel.is_ascending(found.config, problem), problem
         assert "one chain" in found.reason
-
-
-def test_uneven_tiles_hand_their_accumulators_on() -> None:
-    """Where whole tiles leave SMs idle, and not where they do not."""
-    for size in (1536, 3072, 4096, 6144, 8192, 16384):
-        found = choose(Problem.contiguous(size, size, size), "sm_90", 132, H100, "reproducible")
-        assert found.config.handed and found.config.label().endswith("handed-on stream-K")
-        assert "handed on from block to block" in found.reason
-    for size in (512, 1024, 2048):
-        found = choose(Problem.contiguous(size, size, size), "sm_90", 132, H100, "reproducible")
-        assert not found.config.handed and "handed" not in found.reason
-    assert not choose(Problem.contiguous(3072, 3072, 3072), "sm_90", 132, H100).config.handed  # adds up in parts
 
 
 def test_verify_finds_what_breaks_the_promise() -> None:
@@ -185,15 +148,10 @@ def test_verify_finds_what_breaks_the_promise() -> None:
 def test_precisions() -> None:
     each = pg.precisions()
     assert {x.library for x in each} == {"peakgemm", "torch", "jax", "cublas"}
-    assert {x.ours for x in each} <= {"ieee", "reproducible", "emulated", "fp16x3", "tf32x3", "bf16x9"}
-    assert [x.name for x in pg.precisions("torch")][:2] == ["torch:ieee", "torch:tf32"]
     assert pg.precisions("JAX") == pg.precisions("jax") and pg.precisions("cuBLAS") == pg.precisions("cublas")
     for bad in ("bogus", 3, ""):
         with pytest.raises(InvalidValue, match=f"library = {bad!r} .*'peakgemm', 'torch', 'jax', 'cublas', or None"):
             pg.precisions(bad)  # type: ignore[arg-type]
-    page = (Path(__file__).parents[2] / "docs" / "precisions.md").read_text()
-    for x in each:
-        assert f'| `{x.name}` | `{x.asked}` | {x.fp32} | `"{x.ours}"` |' in page, x
     assert all(x.name in NAMES for x in each if x.measurable)
 
 
@@ -205,22 +163,6 @@ def test_contenders_by_name_need_their_library_and_place() -> None:
     assert (make("jax:highest", Numpy()).multiply(a, b) == 4).all()
     with pytest.raises(MissingComponent, match=r"jax:TF32_TF32_F32: jax [0-9.]+ does not run it on the CPU"):
         make("jax:TF32_TF32_F32", Numpy())
-
-
-def test_table_of_names_takes_the_largest_sizes_of_a_record() -> None:
-    def case(test: str, k: int, **means: float) -> dict[str, object]:
-        return {"test": test, "family": "normal", "shape": [64, 64, k],
-                "results": {name: {"verdict": "pass", "max_error": 2 * mean, "mean_error": mean}
-                            for name, mean in means.items()}}
-
-    record = {"against": "cublas", "unavailable": {"jax:high": "jax:high: not here"}, "rungs": [
-        case("random", 64, cublas=0.25), case("random", 1024, cublas=0.5, tf32=800.0, chain=0.5),
-        case("long-k", 4096, cublas=1.5, chain=9.0)]}
-    table = names_table(record).splitlines()
-    assert table[0] == "| name | random: normal, K = 1024 | long-k: normal, K = 4096 | at most 2 times cublas's |"
-    assert table[2:5] == ["| `cublas` | 0.5 | 1.5 | yes |", "| `tf32` | 8e+02 |  | no |",
-                          "| `chain` | 0.5 | 9 | not long-k |"]
-    assert table[-1] == "Left out: jax:high: not here."
 
 
 def test_cases_of_verify_reach_every_kernel_of_one_chain() -> None:

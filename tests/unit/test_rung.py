@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -25,61 +24,38 @@ from peakgemm.problem import Problem
 from peakgemm.runtime import device
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.device import reason_without_gpu
-from stand_in import GPU
+from stand_in import GPU, STREAM, HostMemory, Interpreted, StandIn
 
 
 def operands(m: int = 4, n: int = 6, k: int = 5) -> list[np.ndarray]:
     return [np.zeros(shape, np.float32) for shape in ((m, k), (k, n), (m, n))]
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float16"])
-@pytest.mark.parametrize("place", range(3))
-def test_dtype(dtype: str, place: int) -> None:
+def read_only(x: np.ndarray) -> np.ndarray:
+    x.flags.writeable = False
+    return x
+
+
+@pytest.mark.parametrize(("index", "change", "error", "says"), [
+    *((index, lambda x, dtype=dtype: x.astype(dtype), InvalidType, [
+        f"{'ABC'[index]} is {dtype}; peakgemm multiplies float32",
+        "np.empty(shape, np.float32)" if index == 2 else f"{'ABC'[index]}.astype('float32')"])  # no copy of C
+      for dtype in ("float64", "float16") for index in range(3)),
+    (0, lambda x: x.astype(">f4"), InvalidType, ["A is >f4"]),
+    *((0, lambda x, shape=shape: np.zeros(shape, np.float32), InvalidValue,
+       [f"A has shape {shape}; a matrix (2-D) is wanted"]) for shape in ((4,), (), (2, 2, 5))),
+    (1, lambda x: np.zeros((7, 6), np.float32), InvalidValue,
+     ["A is 4 x 5 and B is 7 x 6", "the columns of A (5) must be the rows of B (7)"]),
+    (2, read_only, InvalidValue, ["C is a read-only NumPy array"]),
+    *((0, lambda x, thing=thing: thing, InvalidType, [f"A is a {name}, which offers neither DLPack nor"])
+      for thing, name in (([[1.0]], "list"), (3.0, "float"), (None, "NoneType"), ("matrix", "str"))),
+])
+def test_refused(index: int, change: Any, error: type[Exception], says: list[str]) -> None:
     arrays = operands()
-    arrays[place] = arrays[place].astype(dtype)
-    name = "ABC"[place]
-    with pytest.raises(InvalidType) as error:
+    arrays[index] = change(arrays[index])
+    with pytest.raises(error) as refused:
         run_rung(7, *arrays)
-    assert str(error.value).startswith(f"{name} is {dtype}; peakgemm multiplies float32")
-    remedy = "np.empty(shape, np.float32)" if name == "C" else f"{name}.astype('float32')"  # a copy of C is not written
-    assert remedy in str(error.value)
-
-
-def test_byte_order() -> None:
-    a, b, c = operands()
-    with pytest.raises(InvalidType, match="A is >f4"):
-        run_rung(7, a.astype(">f4"), b, c)
-
-
-@pytest.mark.parametrize("shape", [(4,), (), (2, 2, 5)])
-def test_dimensions(shape: tuple[int, ...]) -> None:
-    _, b, c = operands()
-    with pytest.raises(InvalidValue) as error:
-        run_rung(7, np.zeros(shape, np.float32), b, c)
-    assert str(error.value) == f"A has shape {shape}; a matrix (2-D) is wanted"
-
-
-def test_inner_sizes() -> None:
-    a, _, c = operands()
-    with pytest.raises(InvalidValue) as error:
-        run_rung(7, a, np.zeros((7, 6), np.float32), c)
-    assert "A is 4 x 5 and B is 7 x 6" in str(error.value)
-    assert "the columns of A (5) must be the rows of B (7)" in str(error.value)
-
-
-def test_output_is_read_only() -> None:
-    a, b, c = operands()
-    c.flags.writeable = False
-    with pytest.raises(InvalidValue, match="C is a read-only NumPy array"):
-        run_rung(7, a, b, c)
-
-
-@pytest.mark.parametrize("thing", [[[1.0]], 3.0, None, "matrix"], ids=lambda x: type(x).__name__)
-def test_no_array(thing: object) -> None:
-    _, b, c = operands()
-    with pytest.raises(InvalidType) as error:
-        run_rung(7, thing, b, c)
-    assert str(error.value).startswith(f"A is a {type(thing).__name__}, which offers neither DLPack nor")
+    assert all(text in str(refused.value) for text in says), refused.value
 
 
 @pytest.mark.skipif(reason_without_gpu() is None, reason="there is a GPU")
@@ -110,12 +86,11 @@ def test_leading_dimensions(shape: Any, strides: Any, ld: int) -> None:
     assert problem == Problem(m, 6, k, ld, 6, 6, 2.0, 0.5, (8, 16, 16))
 
 
-class Device:
-    """A library of arrays on GPU 1; a stand-in for what is bound there, which computes as the problem says."""
-
-    name = "stand-in"
+class Device(StandIn):
+    """A library of arrays on GPU 1, whose memory is the host's; what is bound there, and the streams asked for."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.bound: list[tuple[Any, ...]] = []
         self.streams: list[int | None] = []
 
@@ -130,22 +105,11 @@ class Device:
 
     def scope(self, index: int, stream: int | None) -> Any:
         self.streams.append(stream)
-        return nullcontext(7 if stream is None else stream)
+        return super().scope(index, stream)
 
-    def bind(self, *given: Any) -> Any:
+    def bind(self, *given: Any) -> Interpreted:
         self.bound.append(given)
-        p = given[2]
-
-        def at(pointer: int, rows: int, columns: int, ld: int) -> Any:
-            flat = np.ctypeslib.as_array((ctypes.c_float * ((rows - 1) * ld + columns)).from_address(pointer))
-            return np.lib.stride_tricks.as_strided(flat, (rows, columns), (4 * ld, 4))
-
-        def launch(a: int, b: int, c: int, c0: int, workspace: int, stream: int) -> None:
-            self.streams.append(stream)
-            out = at(c, p.m, p.n, p.ldc)
-            assert c0 == c
-            out[...] = p.alpha * (at(a, p.m, p.k, p.lda) @ at(b, p.k, p.n, p.ldb)) + p.beta * out
-        return SimpleNamespace(launch=launch)
+        return Interpreted(given[2], HostMemory())
 
 
 @pytest.fixture
@@ -166,10 +130,10 @@ def test_arrays_on_a_device(there: Device) -> None:
     wide = numbers.standard_normal((3, 40, 64), dtype=np.float32)
     a, b, c = (SimpleNamespace(values=x) for x in (wide[0, :, 1:34], wide[1, :33, :20], wide[2, :, 4:24]))
     want = 2.0 * (a.values @ b.values) - 0.5 * c.values
-    assert run_rung(9, a, b, c, alpha=2.0, beta=-0.5, stream=5) is c
-    assert np.allclose(c.values, want, atol=1e-5) and there.streams == [5, 5]
+    assert run_rung(9, a, b, c, alpha=2.0, beta=-0.5, stream=STREAM) is c
+    assert np.allclose(c.values, want, atol=1e-5) and there.streams == [STREAM]
     run_rung(9, a, b, c)
-    assert there.streams[2:] == [None, 7]
+    assert there.streams[1:] == [None]
     kernel, config, problem, gpu = there.bound[0]
     assert (kernel, config, gpu.index) == (rung(9), rung(9).default, 1)
     assert (problem.lda, problem.ldb, problem.ldc) == (64, 64, 64) and problem.alignment[0] == 4
@@ -180,7 +144,7 @@ def test_arrays_on_a_device(there: Device) -> None:
 
 def test_numpy_arrays_by_copies(there: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """They may lie as they like, and C's other elements stay."""
-    monkeypatch.setattr(rungs, "DeviceMemory", HostMemory)
+    monkeypatch.setattr(rungs, "DeviceMemory", Copies)
     for copy in ("copy_in", "copy_out"):
         monkeypatch.setattr(rungs, copy, lambda to, source, size, stream, pageable: ctypes.memmove(to, source, size))
     monkeypatch.setattr(rungs, "synchronize", lambda stream: None)
@@ -188,19 +152,19 @@ def test_numpy_arrays_by_copies(there: Device, monkeypatch: pytest.MonkeyPatch) 
     a, b = numbers.standard_normal((7, 5), dtype=np.float32), numbers.standard_normal((6, 7), dtype=np.float32).T[::-1]
     whole = np.ones((10, 12), np.float32)
     c = whole[::2, ::2]
-    run_rung(1, a.T, b, c, beta=2.0)
+    run_rung(1, a.T, b, c, beta=2.0, stream=STREAM)
     assert np.allclose(c, a.T @ b + 2.0, atol=1e-5)
     assert (whole[1::2] == 1).all() and (whole[:, 1::2] == 1).all()
     with pytest.raises(InvalidType, match="A is a NumPy array and B a stand-in array"):
         run_rung(1, a.T, SimpleNamespace(values=b), c)
 
 
-class HostMemory:
+class Copies:
     """`DeviceMemory` on the host."""
 
     def __init__(self, size: int, stream: int) -> None:
-        self._memory = ctypes.create_string_buffer(size)
-        self.pointer = ctypes.addressof(self._memory)
+        self._memory = ctypes.create_string_buffer(size + 16)
+        self.pointer = -(-ctypes.addressof(self._memory) // 16) * 16
 
 
 def test_what_rungs_do_not_compute() -> None:

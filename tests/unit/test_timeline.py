@@ -8,18 +8,12 @@ import numpy as np
 import pytest
 
 from lab.scale.spans import Span, recorded
-from lab.scale.timeline import accounts, met, total, united
+from lab.scale.timeline import accounts
 from lazy_driver import Devices, each_begins, present
 from peakgemm.calls.host import multi_gpu
 from peakgemm.calls.host.grid import Grid, cuts
 from peakgemm.calls.request import Request
 from peakgemm.runtime import transfer
-
-
-def test_intervals() -> None:
-    assert united([(3, 4), (0, 1), (0.5, 2), (2, 2.5)]) == [(0, 2.5), (3, 4)]
-    assert met([(0, 2), (3, 6)], [(1, 4), (5, 9)]) == [(1, 2), (3, 4), (5, 6)]
-    assert total([(1, 2), (3, 4.5)]) == 2.5
 
 
 def test_accounts() -> None:

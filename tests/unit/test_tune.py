@@ -14,13 +14,11 @@ from typing import Any
 
 import pytest
 
-from commands import fits, here, run
+from commands import here, run
 from host_peer import GPU, HostBound, HostPeer, HostTimer
 from peakgemm.calls import launch
-from peakgemm.errors import CompileFailed, InvalidValue, MissingComponent
-from peakgemm.kernels.emulated.product import PRODUCTS
+from peakgemm.errors import CompileFailed, InvalidValue
 from peakgemm.kernels.emulated.schemes import Scheme
-from peakgemm.kernels.ffma.small import SMALL
 from peakgemm.kernels.ffma.specialised import SPECIALISED, SpecialisedConfig
 from peakgemm.kernels.profile import Machine
 from peakgemm.kernels.validity import is_valid
@@ -28,12 +26,12 @@ from peakgemm.problem import Batch, Config, Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.selection import choose as choose_module
 from peakgemm.selection import tuned
-from peakgemm.selection.choose import Candidate, Choice, choose
+from peakgemm.selection.choose import Candidate, choose
 from peakgemm.selection.machine import machine
-from peakgemm.tools.bench.suites import SUITES, cases
+from peakgemm.tools.bench.suites import cases
 from peakgemm.tools.bench.timer import Comparison
 from peakgemm.tools.tune import search, space, store
-from peakgemm.tools.tune.halving import FINALISTS, Outcome, estimate_s, halve, rounds
+from peakgemm.tools.tune.halving import Outcome, halve, rounds
 
 PROBLEM = Problem.contiguous(96, 80, 64)
 
@@ -69,14 +67,23 @@ def right(candidate: Candidate) -> str | None:
     return None
 
 
-def test_rounds_halve_the_field_and_double_the_time() -> None:
-    assert rounds(24, 0.8) == [(24, 0.1), (12, 0.2), (6, 0.4), (3, 0.8)]
-    assert rounds(5, 1.0) == [(5, 0.5), (3, 1.0)]
-    assert rounds(2, 1.0) == [(2, 1.0)]
-    assert rounds(0, 1.0) == []
-    for count in range(1, 60):
-        sizes = [size for size, _ in rounds(count, 1.0)]
-        assert sizes[0] == count and sizes[-1] <= FINALISTS and sizes == sorted(sizes, reverse=True)
+@pytest.mark.parametrize(("count", "expected"), [
+    (24, [(24, 0.1), (12, 0.2), (6, 0.4), (3, 0.8)]), (5, [(5, 0.4), (3, 0.8)]), (2, [(2, 0.8)]), (0, [])])
+def test_rounds_halve_the_field_and_double_the_time(count: int, expected: list[tuple[int, float]]) -> None:
+    assert rounds(count, 0.8) == expected
+
+
+def test_what_fails_or_errs_leaves_the_search() -> None:
+    def ratio(i: int) -> list[float]:
+        if i in (1, 2):
+            raise CompileFailed("too many registers\nlog")
+        return [1.5 if i == 3 else 1.1] * 10
+
+    found = halve(FIELD[:6], Race(ratio), lambda c: "wrong product" if number(c) == 3 else None, 0.8)
+    assert number(found.winner) == 4  # 3 is fastest and wrong
+    assert [text.split(": ", 1)[1] for text in found.refused] == ["too many registers"] * 2 + ["wrong product"]
+    found = halve(FIELD[:3], Race(steady({1: 2.0, 2: 2.0})), lambda c: "wrong", 0.8)  # nobody is left
+    assert (number(found.winner), found.best, found.replaced, len(found.refused)) == (0, None, False, 2)
 
 
 def test_the_fastest_wins() -> None:
@@ -86,6 +93,7 @@ def test_the_fastest_wins() -> None:
     assert [i for i, seconds in race.log if seconds == 0.1] == list(range(1, 21))
     assert {i for i, seconds in race.log if seconds == 0.8} == {17, 3, 1}  # 1: the best of the others
     assert 0 not in {i for i, _ in race.log}  # every comparison is with the default
+    assert number(halve(FIELD, Race(lambda i: [1.1] * 10), right, 0.8).winner) == 1  # equals stay in the model's order
 
 
 @pytest.mark.parametrize(("ratios", "replaced"), [
@@ -101,38 +109,10 @@ def test_the_default_stays_unless_beaten_beyond_the_noise(ratios: list[float], r
     assert number(found.best) == 1
 
 
-def test_equals_stay_in_the_models_order() -> None:
-    assert number(halve(FIELD, Race(lambda i: [1.1] * 10), right, 0.8).winner) == 1
-
-
-def test_what_fails_leaves_the_search() -> None:
-    def ratio(i: int) -> list[float]:
-        if i in (1, 2):
-            raise CompileFailed("too many registers\nlog")
-        return [1.5 if i == 3 else 1.1] * 10
-
-    found = halve(FIELD[:6], Race(ratio), lambda c: "wrong product" if number(c) == 3 else None, 0.8)
-    assert number(found.winner) == 4  # 3 is fastest and wrong
-    assert [text.split(": ", 1)[1] for text in found.refused] == ["too many registers"] * 2 + ["wrong product"]
-
-
-def test_nobody_is_left() -> None:
-    found = halve(FIELD[:3], Race(steady({1: 2.0, 2: 2.0})), lambda c: "wrong", 0.8)
-    assert (number(found.winner), found.best, found.replaced, len(found.refused)) == (0, None, False, 2)
-    alone = halve(FIELD[:1], Race(steady({})), right, 0.8)
-    assert (number(alone.winner), alone.timed) == (0, 0)
-
-
-def test_estimates_grow_with_the_work() -> None:
-    small, large = ([named(i, us) for i in range(11)] for us in (100.0, 200_000.0))
-    assert estimate_s(small, 0.6) < estimate_s(small, 2.0) < estimate_s(large, 2.0)
-    # At least five pairs of each of 10, 5 and 3 others, 0.4 s a pair.
-    assert estimate_s(large, 0.6) > 18 * 5 * 0.4
-
-
-@pytest.mark.parametrize("shape", ["4096x4096x4096", "1x4096x4096", "64x64x65536", "33x35x37:TT", "64x64x64*1000"])
-@pytest.mark.parametrize("arch", ["sm_75", "sm_86", "sm_90"])
-def test_candidates(shape: str, arch: str) -> None:
+@pytest.mark.parametrize(("arch", "shape"), [
+    ("sm_75", "4096x4096x4096"), ("sm_86", "64x64x65536"), ("sm_90", "1x4096x4096"), ("sm_90", "33x35x37:TT"),
+    ("sm_90", "64x64x64*1000")])
+def test_candidates(arch: str, shape: str) -> None:
     problem, sms = cases(shape)[0].problem()[0], architecture(arch).gpu_sms
     found = space.candidates(problem, arch, sms, keep=12)
     choice = choose(problem, arch, sms)
@@ -145,24 +125,13 @@ def test_candidates(shape: str, arch: str) -> None:
         assert len(found) == 13
 
 
-@pytest.mark.parametrize("shape", ["320x320x320", "100x60x700:TN", "32x4000x33", "20x30x12*500", "67x91x2985"])
+@pytest.mark.parametrize("shape", ["100x60x700:TN", "20x30x12*500"])
 def test_candidates_have_sums_as_short_as_the_choice(shape: str) -> None:
     """So that an emulated product may run what is found for an IEEE one; none is timed twice for it."""
     problem = cases(shape)[0].problem()[0]
     found = space.candidates(problem, "sm_90", 132, keep=1000)
     assert found[0].config == choose(problem, "sm_90", 132, precision="emulated").config
     assert len({c[:2] for c in found}) == len(found) > 3
-
-
-def test_compilations_are_shared_by_splits_and_shapes() -> None:
-    split = Candidate(SPECIALISED, replace(named(1).config, split=4), 1.0)
-    found = space.compilations(PROBLEM, [named(1), split, named(2)])
-    assert len(found) == 2
-    assert space.compilations(replace(PROBLEM, m=50), [split, named(2)]) == found
-    assert not space.compilations(replace(PROBLEM, trans_a=True, lda=96), [split]) & found
-    tall, wide = Problem.contiguous(80, 40, 64), Problem.contiguous(40, 80, 64)
-    tile = [Candidate(SMALL, SMALL.default, 1.0)]
-    assert not space.compilations(tall, tile) & space.compilations(wide, tile), "the smaller operand comes otherwise"
 
 
 @pytest.fixture
@@ -183,21 +152,6 @@ def outcome(replaced: bool, config: Config | None = None, ratio: float = 1.25) -
 OTHER = replace(SPECIALISED.default, raster=4, split=0)
 
 
-def test_keys_tell_problems_apart() -> None:
-    p = PROBLEM
-    assert tuned.key(p) == "NN-96x80x64-b1-v44"
-    assert tuned.key(replace(p, alpha=2.0, beta=1.0)) == tuned.key(p)
-    others = [replace(p, m=97), replace(p, n=79), replace(p, k=63), replace(p, trans_a=True, lda=96),
-              replace(p, trans_b=True), replace(p, lda=65), replace(p, alignment=(16, 8, 16)),
-              replace(p, batch=Batch((3,), (6144,), (5120,), (7680,), (7680,)))]
-    assert len({tuned.key(q) for q in [p, *others]}) == len(others) + 1
-
-
-def test_slug() -> None:
-    assert tuned.slug("NVIDIA H100 80GB HBM3") == "nvidia-h100-80gb-hbm3"
-    assert tuned.slug("../Evil/ GPU") == "evil-gpu"
-
-
 def test_an_entry_goes_round(kept: Path) -> None:
     assert tuned.lookup(PROBLEM, GPU.name) is None
     assert choose(PROBLEM, GPU.arch, GPU.sm_count, GPU.name).source == "heuristic"
@@ -211,34 +165,31 @@ def test_an_entry_goes_round(kept: Path) -> None:
     choice = choose(PROBLEM, GPU.arch, GPU.sm_count, GPU.name)  # no longer what it said before
     assert (choice.kernel, choice.config, choice.source) == (SPECIALISED, OTHER, "tuned")
     assert launch.choice_for(PROBLEM, GPU) == choice
-
-
-def test_a_default_that_stays_is_remembered_and_not_imposed(kept: Path) -> None:
-    store.save(GPU.name, PROBLEM, outcome(False), "heuristic")
-    assert tuned.lookup(PROBLEM, GPU.name) is None
-    assert tuned.entry(GPU.name, tuned.key(PROBLEM))["default"] is True
-
-
-def test_a_tuned_default_that_stays_keeps_its_entry(kept: Path) -> None:
-    path = store.save(GPU.name, PROBLEM, outcome(True), "heuristic")
+    path.parent.chmod(0o777)
+    with pytest.raises(InvalidValue, match="chmod go-w"):
+        store.save(GPU.name, PROBLEM, outcome(True), "heuristic")
+    path.parent.chmod(0o700)
     before = path.read_bytes()
-    assert store.save(GPU.name, PROBLEM, outcome(False, ratio=0.99), "tuned") == path
-    assert path.read_bytes() == before
-
-
-def test_entries_of_another_kernel_source_are_absent(kept: Path) -> None:
-    path = store.save(GPU.name, PROBLEM, outcome(True), "heuristic")
-    path.write_text(json.dumps({**json.loads(path.read_text()), "digest": "0" * 16}))
+    assert store.save(GPU.name, PROBLEM, outcome(False, ratio=0.99), "tuned") == path and path.read_bytes() == before
+    path.write_text(json.dumps({**json.loads(before), "digest": "0" * 16}))  # of another source of the kernel
     tuned.forget()
     assert tuned.lookup(PROBLEM, GPU.name) is tuned.entry(GPU.name, tuned.key(PROBLEM)) is None
 
 
+def test_entries_that_are_not_chosen(kept: Path) -> None:
+    store.save(GPU.name, PROBLEM, outcome(False), "heuristic")
+    assert tuned.lookup(PROBLEM, GPU.name) is None  # the default stays: remembered, not imposed
+    assert tuned.entry(GPU.name, tuned.key(PROBLEM))["default"] is True
+    store.save(GPU.name, PROBLEM, outcome(True, replace(OTHER, stages=40)), "heuristic")
+    assert tuned.lookup(PROBLEM, GPU.name) is not None
+    assert choose(PROBLEM, GPU.arch, GPU.sm_count, GPU.name).source == "heuristic"  # it is not valid here
+
+
 @pytest.mark.parametrize("text", [
-    "", "{", "[]", "3", "null", "{}", '{"schema": 1, "kernel": "specialised"}',
+    "{", "[]", "null", '{"schema": 1, "kernel": "specialised"}',
     '{"schema": 1, "kernel": "nosuch", "config": {}, "digest": ""}',
     '{"schema": 1, "kernel": "specialised", "config": {"bm": 1}, "digest": ""}',
     '{"schema": 1, "kernel": "specialised", "config": {"bm": "x", "bn": 1, "bk": 1, "tm": 1, "tn": 1}, "digest": ""}',
-    '{"schema": 1, "kernel": "specialised", "config": {"bm": 1, "bn": 1, "bk": 1, "tm": 1, "tn": 1}}',
     '{"schema": 1, "kernel": ["specialised"], "config": 7, "digest": ""}', "\x00\xff",
 ])
 def test_garbage_is_ignored_with_one_warning(kept: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -249,22 +200,8 @@ def test_garbage_is_ignored_with_one_warning(kept: Path, text: str, caplog: pyte
     with caplog.at_level(logging.WARNING, "peakgemm"):
         assert tuned.lookup(PROBLEM, GPU.name) is tuned.lookup(other, GPU.name) is None
     (record,) = caplog.records
-    assert "a damaged tuning entry is ignored" in record.message and "tune --again" in record.message
+    assert "tune --again" in record.message
     assert choose(PROBLEM, GPU.arch, GPU.sm_count, GPU.name).source == "heuristic"
-
-
-def test_an_entry_that_is_not_valid_here_is_not_chosen(kept: Path) -> None:
-    store.save(GPU.name, PROBLEM, outcome(True, replace(OTHER, stages=40)), "heuristic")
-    assert tuned.lookup(PROBLEM, GPU.name) is not None
-    assert choose(PROBLEM, GPU.arch, GPU.sm_count, GPU.name).source == "heuristic"
-
-
-def test_a_folder_that_others_may_write_to_is_refused(kept: Path) -> None:
-    folder = store.folder(GPU.name)
-    folder.chmod(0o777)
-    with pytest.raises(InvalidValue, match="chmod go-w"):
-        store.save(GPU.name, PROBLEM, outcome(True), "heuristic")
-    assert list(folder.iterdir()) == []
 
 
 def times(config: Config, default: Config) -> float:
@@ -315,8 +252,7 @@ def gpu(kept: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 PROBLEMS = [
-    PROBLEM, Problem.contiguous(1, 50, 30), Problem(33, 35, 37, 40, 40, 36, trans_a=True, trans_b=True),
-    Problem(20, 24, 28, 28, 24, 24, alignment=(4, 8, 16)),
+    Problem(33, 35, 37, 40, 40, 36, trans_a=True, trans_b=True), Problem(20, 24, 28, 28, 24, 24, alignment=(4, 8, 16)),
     Problem(8, 9, 10, 10, 9, 9, 2.0, 0.5, c0=(0, 1), batch=Batch((2, 3), (240, 80), (0, 90), (216, 72), (0, 0))),
 ]
 
@@ -326,38 +262,6 @@ def test_best(gpu: Path, problem: Problem) -> None:
     kernel, config = search.best(problem, GPU)
     assert (kernel, config.raster) == (SPECIALISED, 4)
     assert tuned.lookup(problem, GPU.name) == ("specialised", config)
-
-
-@pytest.mark.parametrize(("tensor", "ieee", "wins"), [(4, 8, "fp16x3"), (8, 4, "specialised")])
-def test_best_emulated(gpu: Path, monkeypatch: pytest.MonkeyPatch, tensor: int, ieee: int, wins: str) -> None:
-    """The faster of two that keep the promise; nothing is searched or kept. Raster 4 is fast: see `times`."""
-    kernel, plain = PRODUCTS["fp16x3"], SpecialisedConfig(64, 64, 16, 8, 8, stages=6, producers=128)
-    chosen = Choice(kernel, replace(kernel.default, raster=tensor), "heuristic", "")
-    other = Choice(SPECIALISED, replace(plain, raster=ieee), "", "")
-    monkeypatch.setattr(search, "choose", lambda *args: chosen if args[4:] == ("emulated",) else other)
-    monkeypatch.setattr(search, "bound_for", lambda problem, gpu, each: search.bind(each.kernel, each.config,
-                                                                                             problem, gpu))
-    found, config = search.best(PROBLEM, GPU, "emulated")
-    assert (found.name, config.raster) == (wins, 4)
-    assert tuned.lookup(PROBLEM, GPU.name) is None
-
-
-def test_best_of_what_leaves_no_choice(gpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "bound_for", None)  # nothing is timed
-    assert search.best(PROBLEM, GPU, "bf16x9")[0] is PRODUCTS["bf16x9"]
-    ieee = Choice(SPECIALISED, SpecialisedConfig(64, 64, 16, 8, 8, stages=6, producers=128), "heuristic", "")
-    monkeypatch.setattr(search, "choose", lambda *args: ieee)
-    assert search.best(PROBLEM, GPU, "emulated") == (SPECIALISED, ieee.config)
-
-
-def test_best_without_a_folder_still_answers(gpu: Path, caplog: pytest.LogCaptureFixture) -> None:
-    store.folder(GPU.name).chmod(0o777)
-    assert search.best(PROBLEM, GPU)[1].raster == 4
-    assert "holds for this plan only" in caplog.text
-
-
-def test_best_of_nothing_is_the_default(gpu: Path) -> None:
-    assert search.best(Problem.contiguous(0, 5, 5), GPU)[1].raster == 1
 
 
 def test_a_wrong_winner_is_passed_over(gpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,87 +282,30 @@ def test_a_wrong_winner_is_passed_over(gpu: Path, monkeypatch: pytest.MonkeyPatc
 def test_the_command_tunes_and_resumes(gpu: Path, run: Any) -> None:
     code, out, err = run("tune", "--shape", "64x64x64,32x32x32:TN*3")
     assert (code, err) == (0, "")
-    first, second = out.splitlines()
-    assert first.startswith("64x64x64: specialised 64x64x16/8x8") and "2.000 (2.000-2.000)" in first
-    assert second.startswith("32x32x32:TN*3: ")
+    assert "2.000 (2.000-2.000)" in out.splitlines()[0]
     assert len(list((gpu / "cache" / "tuned").rglob("*.json"))) == 2
+    _, out, _ = run("tune", "--shape", "64x64x64,32x32x32", "--dry-run")
+    last = {line.split()[0]: line.split()[-1] for line in out.splitlines() if "x" in line.split()[0]}
+    assert last["64x64x64"] == "tuned" and last["32x32x32"] != "tuned"
     code, out, _ = run("tune", "--shape", "64x64x64,16x16x16")
     assert "1 of 2 shapes are tuned already; --again" in out and "16x16x16: " in out and "\n64x64x64" not in out
     code, out, _ = run("tune", "--shape", "64x64x64", "--again")  # now the tuned entry is the default
     assert code == 0 and "64x64x64: specialised" in out
 
 
-def test_each_outcome_is_kept_when_it_is_decided(gpu: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(problem: Problem, *args: Any, **more: Any) -> Outcome:
-        if problem.m == 16:
-            raise KeyboardInterrupt
-        return tune(problem, *args, **more)
-
-    tune = search.tune
-    monkeypatch.setattr(search, "tune", killed)
-    assert run("tune", "--shape", "64x64x64,16x16x16,32x32x32")[0] != 0
-    assert [path.stem for path in (gpu / "cache" / "tuned").rglob("*.json")] == ["NN-64x64x64-b1-v44"]
-
-
-def test_a_shape_that_fails_does_not_end_the_run(gpu: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("error", "exit_code", "tuned"), [(KeyboardInterrupt, None, 1), (RuntimeError, 1, 2)])
+def test_an_end_or_a_failure_leaves_what_was_decided(gpu: Path, run: Any, monkeypatch: pytest.MonkeyPatch,
+                                                     error: type[BaseException], exit_code: int | None,
+                                                     tuned: int) -> None:
     def failing(problem: Problem, *args: Any, **more: Any) -> Outcome:
         if problem.m == 16:
-            raise RuntimeError("out of memory")
+            raise error("out of memory")
         return tune(problem, *args, **more)
 
     tune = search.tune
     monkeypatch.setattr(search, "tune", failing)
-    code, out, err = run("tune", "--shape", "16x16x16,32x32x32")
-    assert code == 1 and "Failed: 16x16x16: RuntimeError: out of memory" in err and "32x32x32: " in out
+    code, _, _ = run("tune", "--shape", "64x64x64,16x16x16,32x32x32")
+    assert code != 0 and exit_code in (None, code)
+    assert len(list((gpu / "cache" / "tuned").rglob("*.json"))) == tuned
 
 
-def test_a_gpu_without_torch_or_cupy(gpu: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent() -> None:
-        raise MissingComponent("timing needs torch or CuPy; run: pip install cupy-cuda13x")
-
-    monkeypatch.setattr("peakgemm.cli.tune.find_peer", absent)
-    code, out, err = run("tune", "--shape", "64x64x64")
-    assert (code, out) == (2, "") and "pip install cupy-cuda13x" in err
-
-
-def test_dry_run(here: Path, run: Any) -> None:
-    code, out, err = run("tune", "--suite", "square,models", "--dry-run", "--arch", "sm_90", "--keep", "10")
-    assert (code, err) == (0, "")
-    assert fits(out)
-    rows = {line.split("  ")[0]: line for line in out.splitlines()}
-    for case in SUITES["square"]:
-        assert f"  {case.name}  ".strip() in rows
-    assert rows["4096x4096x4096"].split()[1] == "10"
-    assert "H100 SXM5 80GB (sm_90)" in out
-    assert f"{len(SUITES['square']) + len(SUITES['models'])} shapes: " in out
-    assert list(here.iterdir()) == []
-
-
-def test_dry_run_knows_what_is_tuned(gpu: Path, run: Any) -> None:
-    run("tune", "--shape", "64x64x64")
-    _, out, _ = run("tune", "--shape", "64x64x64,32x32x32", "--dry-run")
-    last = {line.split()[0]: line.split()[-1] for line in out.splitlines() if "x" in line.split()[0]}
-    assert last["64x64x64"] == "tuned" and last["32x32x32"] != "tuned"
-
-
-@pytest.mark.parametrize(("words", "says"), [
-    ("", ["nothing to tune: give --suite (all, square", "--shape MxNxK[:layout]"]),
-    ("--suite nosuch --dry-run", ["unknown suite 'nosuch'", "models"]),
-    ("--shape 5 --dry-run", ["'5' is not MxNxK[:layout]"]),
-    ("--shape 5x5x5 --arch sm_90", ["--arch goes with --dry-run"]),
-    ("--shape 5x5x5 --arch sm_42 --dry-run", ["unknown architecture 'sm_42'"]),
-])
-def test_mistakes(here: Path, run: Any, words: str, says: list[str]) -> None:
-    code, out, err = run("tune", *words.split())
-    assert (code, out) == (2, "")
-    for text in says:
-        assert text in err
-
-
-def test_without_a_gpu(here: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(index: int | None = None) -> None:
-        raise MissingComponent("no NVIDIA driver or GPU here")
-
-    monkeypatch.setattr("peakgemm.runtime.device.require", absent)
-    code, _, err = run("tune", "--shape", "64x64x64")
-    assert code == 2 and "no NVIDIA driver or GPU here" in err

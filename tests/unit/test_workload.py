@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from commands import valid
-
 torch = pytest.importorskip("torch", reason="needs torch")
 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-
-@pytest.fixture
-def tool(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The tool as a module."""
-    return importlib.import_module("lab.workload")
+from lab import workload as tool  # noqa: E402
 
 
 class Scaled(TorchDispatchMode):
@@ -39,7 +30,7 @@ class Scaled(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def quickly(tool: Any, monkeypatch: pytest.MonkeyPatch, factor: float) -> dict[tuple[str, str], dict[str, Any]]:
+def quickly(monkeypatch: pytest.MonkeyPatch, factor: float) -> dict[tuple[str, str], dict[str, Any]]:
     """Rows by workload and products, with those of ``ieee`` off by a factor."""
     @contextmanager
     def using(products: str) -> Any:
@@ -55,8 +46,8 @@ def quickly(tool: Any, monkeypatch: pytest.MonkeyPatch, factor: float) -> dict[t
     return {(row["workload"], row["products"]): row for row in tool.measured(["ieee"], tool.QUICK, "cpu")}
 
 
-def test_equal_products_give_equal_results(tool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = quickly(tool, monkeypatch, 1.0)
+def test_equal_products_give_equal_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = quickly(monkeypatch, 1.0)
     assert {name for name, _ in rows} == {"transformer", "cholesky", "block-cg"}
     for (name, products), row in rows.items():
         assert row["from_fp32"] == 0 and 0 < row["from_fp64"] < 1e-4
@@ -72,8 +63,8 @@ def test_equal_products_give_equal_results(tool: Any, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.exhaustive
-def test_products_that_are_off_are_told(tool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = quickly(tool, monkeypatch, 1 + 1e-3)
+def test_products_that_are_off_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = quickly(monkeypatch, 1 + 1e-3)
     for name in ("transformer", "cholesky", "block-cg"):
         right, off = rows[name, "torch"], rows[name, "ieee"]
         assert right["from_fp32"] == 0
@@ -81,10 +72,3 @@ def test_products_that_are_off_are_told(tool: Any, monkeypatch: pytest.MonkeyPat
     assert rows["cholesky", "ieee"]["residual"] > 10 * rows["cholesky", "torch"]["residual"]
 
 
-def test_command(tool: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = tmp_path / "quick.json"
-    monkeypatch.setattr(sys, "argv", ["lab/workload.py", "--quick", "--precision", "ieee", "--json", str(path)])
-    tool.main()
-    data = valid(path)
-    assert data["device"] is None and data["command"].startswith("python -m lab.workload --quick")
-    assert [row["products"] for row in data["rungs"]] == ["torch", "ieee"] * 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -56,11 +57,20 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="session")
-def served(site: Path) -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(site))) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+def serve() -> Iterator[Callable[[Path], str]]:
+    """Serves a folder; its address."""
+    with ExitStack() as servers:
+        def started(folder: Path) -> str:
+            server = servers.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=folder)))
+            servers.callback(server.shutdown)
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            return f"http://127.0.0.1:{server.server_port}"
+        yield started
+
+
+@pytest.fixture(scope="session")
+def served(site: Path, serve: Callable[[Path], str]) -> str:
+    return serve(site)
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ from peakgemm.tools.simulator.front.arguments import argument
 
 FIXTURES = Path(__file__).parents[1] / "support" / "fixtures"
 ENDLESS = 'extern "C" __global__ void spin(int* p) { while (atomicAdd(p, 0) == 0) { } }'
-FIRST_ANSWER = 15.0  # seconds, Python's start included, on a machine that does nothing else
 ENDED = "/Done|Refused|failed|Stopped/.test(document.getElementById('said').textContent)"
 
 
@@ -42,14 +39,10 @@ def counter(page: Any, name: str) -> int:
 
 def test_counts_are_those_of_the_simulator_outside(open_page, served) -> None:
     known = {one["name"]: one for one in setups()}
-    began = time.monotonic()
     page = open_page(f"{served}/simulate.html")
     for name, wavefronts in (("03", 418_176), ("04", 25_344), ("13", None), ("18", None)):
         page.select_option("#pick", name)
         assert "Done" in simulate(page)
-        if name == "03":
-            busy = max(os.getloadavg()[0] / (os.cpu_count() or 1), 1)  # others on this machine take their share
-            assert time.monotonic() - began < FIRST_ANSWER * busy
         setup = known[name]
         args = [argument(word, number) for number, word in enumerate(setup["args"])]
         report = run(setup["ptx"], grid=int(setup["grid"]), block=int(setup["block"]), args=args,
@@ -83,17 +76,6 @@ def test_a_transpose_of_others_shows_its_conflicts(open_page, served) -> None:
     page.locator("h2").click()
     page.keyboard.press("ArrowRight")
     assert page.get_attribute(".kernel", "data-step") != begin
-
-
-def test_faults_are_shown_with_their_line(open_page, served) -> None:
-    page = open_page(f"{served}/simulate.html")
-    source = 'extern "C" __global__ void f(float* p) {\n  p[threadIdx.x] = 1;\n}'
-    paste(page, ptx(source, "f"), "1", "64", ["f32:40"])
-    assert "Done" in simulate(page)
-    fault = page.inner_text(".fault")
-    assert "out_of_bounds" in fault
-    assert "outside every array" in fault
-    assert "PTX line" in fault
 
 
 def test_ptx_that_is_refused_is_pointed_at(open_page, served) -> None:

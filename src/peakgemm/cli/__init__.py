@@ -14,7 +14,6 @@ from . import (
     bench,
     cache,
     doctor,
-    examples,
     explore,
     inspect,
     ladder,
@@ -26,6 +25,7 @@ from . import (
     tune,
     verify,
 )
+from .examples import epilog
 from .stdout import guarded
 
 EPILOG = """\b
@@ -34,21 +34,12 @@ peakgemm --install-completion completes commands and options in your shell."""
 
 app = typer.Typer(name="peakgemm", no_args_is_help=True, epilog=EPILOG, pretty_exceptions_enable=False,
                   rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
-app.command("ladder")(ladder.command)
-app.command("sweep")(sweep.command)
-app.command("bench")(bench.command)
-app.command("tune")(tune.command)
-app.command("accuracy")(accuracy.command)
-app.command("verify")(verify.command)
-app.command("simulate")(simulate.command)
-app.add_typer(inspect.app, name="inspect")
-app.add_typer(sass.app, name="sass")
-app.command("report")(report.command)
-app.command("multiply")(multiply.command)
-app.command("explore")(explore.command)
-app.command("doctor")(doctor.command)
-app.add_typer(cache.app, name="cache")
-examples.attach(app)
+for _module in (ladder, sweep, bench, tune, accuracy, verify, simulate, report, multiply, explore, doctor):
+    _name = _module.__name__.rpartition(".")[2]
+    app.command(_name, epilog=epilog(_name))(_module.command)
+for _group in (inspect, sass, cache):
+    _name = _group.__name__.rpartition(".")[2]
+    app.add_typer(_group.app, name=_name, epilog=epilog(_name))
 
 
 def _version(asked: bool) -> None:

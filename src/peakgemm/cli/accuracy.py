@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from ..errors import InvalidValue, PeakgemmError
 from ..runtime import device
@@ -56,7 +57,7 @@ def command(
                        families=_words(families), tests=_words(tests), seed=seed, host=host,
                        progress=partial(start, "judging"))
     for name, why in report.unavailable.items():
-        err.print(f"Left out: {name}: {why}", markup=False, soft_wrap=True)
+        err.print(f"Left out: {name}: {why}", soft_wrap=True)
     _show(report)
     measured_on = gpu if report.place == "torch" else None
     if json is not None:
@@ -69,7 +70,7 @@ def command(
         if drawn is None:
             raise InvalidValue("--plot shows errors against K, and none was found; run the test random or long-k")
         records.write_text(svg, drawn.text(alone=True))
-        out.print(f"Plot written to {svg}", markup=False)
+        out.print(f"Plot written to {svg}")
     if strict and report.failures:
         raise typer.Exit(1)
 
@@ -104,14 +105,15 @@ def _show(report: Report) -> None:
     present = [test for test in (*TESTS, "slope") if any(row["test"] == test for row in report.rows)]
     for start in range(0, len(names), ACROSS):
         part = names[start:start + ACROSS]
-        rows = [[f"{test}: {family}" if test != family and test != "special" else family, *map(_cell, cells)]
-                for test in present for family, cells in table.lines(report, test, part)]
+        rows: list[list[str | Text]] = [
+            [f"{test}: {family}" if test != family and test != "special" else family, *map(_cell, cells)]
+            for test in present for family, cells in table.lines(report, test, part)]
         console.table(f"Accuracy, reference {report.reference}", [
             ("test", "left"), *((_header(name), "left") for name in part)], rows,
             CAPTION if start + ACROSS >= len(names) else "")
         out.print()
     for line in table.failures(report):
-        out.print(line, markup=False, soft_wrap=True)
+        out.print(line, soft_wrap=True)
     failed, judged = len(report.failures), len(report.judged)
     out.print(f"{failed} of {judged} verdicts are no pass." if failed else f"All {judged} verdicts: pass.")
 
@@ -121,6 +123,6 @@ def _header(name: str) -> str:
     return name if len(name) <= WIDEST else f"~{name[1 - WIDEST:]}"
 
 
-def _cell(cell: tuple[str, str]) -> str:
+def _cell(cell: tuple[str, str]) -> Text:
     verdict, text = cell
-    return f"[{COLOURS[verdict]}]{MARKS[verdict]}[/] {text}".rstrip()
+    return Text.assemble((MARKS[verdict], COLOURS[verdict]), f" {text}".rstrip())

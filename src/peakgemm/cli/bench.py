@@ -14,6 +14,7 @@ from ..kernels.library import EMULATED, KERNELS, kernel_named
 from ..runtime import device
 from ..runtime.device import Gpu
 from ..tools.bench import bench, contenders, records
+from ..tools.bench import columns as c
 from ..tools.bench.contenders import CONTENDERS, Contender
 from ..tools.bench.peers import Peer
 from ..tools.bench.roofline import copy_gbs
@@ -23,7 +24,7 @@ from ..tools.bench.timer import Timer
 from ..tools.bench.variants import IEEE, Variant, named
 from ..tools.report.figures import WIDTH, ratio_chart
 from . import parse
-from .console import err, number, out, progress, table
+from .console import err, out, progress, show
 from .measuring import chosen_for, keep, measuring, why_not
 
 Row = Mapping[str, Any]
@@ -85,17 +86,17 @@ def command(
                   [row for row in rows if row["suite"] == group and Variant.of(row) == variant],
                   [rival.name for rival in rivals])
     if peer is None:
-        out.print(f"Not timed: {why_not(gpu, target)}.", markup=False)
+        out.print(f"Not timed: {why_not(gpu, target)}.")
     else:
         _sum_up(summaries(rows), more["copy_gbs"])
     keep(json, record(measured_on if peer else None))
     if svg is not None:
         records.write_text(svg, ratio_chart(rows, f"{name}, FP32, random data", WIDTH).text(alone=True))
-        out.print(f"Plot written to {svg}", markup=False)
+        out.print(f"Plot written to {svg}")
     failed = [f"{Variant.of(row).name(row['name'])}: {row['error']}" for row in rows if "error" in row]
     if failed:
         for line in failed:
-            err.print(f"Failed: {line}", markup=False, soft_wrap=True)
+            err.print(f"Failed: {line}", soft_wrap=True)
         raise typer.Exit(1)
 
 
@@ -106,36 +107,40 @@ def _rivals(names: Sequence[str], peer: Peer) -> list[Contender]:
         try:
             rivals.append(CONTENDERS[name](peer))
         except (MissingComponent, CompileFailed) as error:
-            err.print(f"Left out: {name}: {error}", markup=False)
+            err.print(f"Left out: {name}: {error}")
     return rivals
 
 
 def _show(title: str, rows: Sequence[Row], rivals: Sequence[str]) -> None:
     measured = [row for row in rows if "mode" in row]
     if measured:
-        table(f"{title}: measured, random data", [
-            ("case", "left"), ("TFLOPS", "right"), ("cuBLAS", "right"), ("ratio", "right"), ("10-90 %", "left"),
-            ("timed", "left"), ("GB/s", "right"), ("copy", "right"), ("pJ/FLOP", "right"), ("cuBLAS", "right"),
-        ], [[r["name"], number(r["tflops"], 2), number(r["cublas_tflops"], 2), number(r["ratio_to_cublas"], 3),
-             "-".join(number(x, 3) for x in r["ratio_spread"]), r["mode"], number(r["gbs"], 0),
-             _percent(r["share_of_copy"]), number(r["pj_per_flop"]), number(r["cublas_pj_per_flop"])]
-            for r in measured], "GB/s where the memory bounds the product, and the share of what a copy reaches.")
+        show(f"{title}: measured, random data", (
+            c.CASE, c.TFLOPS, c.CUBLAS, c.RATIO, c.SPREAD, c.TIMED, c.Column("GB/s", "gbs", 0),
+            c.Column("copy, %", c.percent("share_of_copy"), 0), c.Column("pJ/FLOP", "pj_per_flop", 1),
+            c.Column("cuBLAS", "cublas_pj_per_flop", 1)), measured,
+            "GB/s where the memory bounds the product, and the share of what a copy reaches.")
         out.print()
     if measured and rivals:
-        table(f"{title}: ratio of time to cuBLAS, each in the same run", [
-            ("case", "left"), ("ours", "right"), *((name, "right") for name in rivals), ("error", "left"),
-        ], [[r["name"], number(r["ratio_to_cublas"], 3),
-             *(number(r["peers"][name].get("ratio_to_cublas"), 3) for name in rivals),
-             "; ".join(f"{name}: {r['peers'][name]['error']}" for name in rivals if "error" in r["peers"][name])[:30]]
-            for r in measured])
+        def ratio(name: str) -> c.Column:
+            return c.Column(name, lambda row: row["peers"][name].get("ratio_to_cublas"), 3)
+
+        def errors(row: Row) -> str:
+            return "; ".join(f"{name}: {row['peers'][name]['error']}" for name in rivals
+                             if "error" in row["peers"][name])[:30]
+
+        show(f"{title}: ratio of time to cuBLAS, each in the same run", (
+            c.CASE, c.Column("ours", "ratio_to_cublas", 3), *map(ratio, rivals), c.Column("error", errors)), measured)
         out.print()
-    table(f"{title}: what ran" if measured else f"{title}: what runs", [
-        ("case", "left"), ("kernel", "left"), ("configuration", "left"),
-        ("path" if any("path" in r for r in rows) else "chosen by", "left"), ("error", "right"),
-    ], [[r["name"], r["kernel"], kernel_named(r["kernel"], (*KERNELS, *EMULATED)).read(r["config"]).label(), _path(r),
-         "failed" if "error" in r else number(r.get("max_error"), 2)] for r in rows],
+    show(f"{title}: what ran" if measured else f"{title}: what runs", (
+        c.CASE, c.Column("kernel", "kernel"), c.Column("configuration", _configuration),
+        c.Column("path" if any("path" in row for row in rows) else "chosen by", _path),
+        c.Column("error", lambda row: "failed" if "error" in row else row.get("max_error"), 2)), rows,
         "error: largest |C - AB| / (eps |A||B|) against FP64." if measured else "")
     out.print()
+
+
+def _configuration(row: Row) -> str:
+    return kernel_named(row["kernel"], (*KERNELS, *EMULATED)).read(row["config"]).label()
 
 
 def _path(row: Row) -> str:
@@ -145,17 +150,15 @@ def _path(row: Row) -> str:
 
 
 def _sum_up(entries: Sequence[Row], copy: float) -> None:
-    peers = list(dict.fromkeys(name for entry in entries for name in entry["peers"]))
+    def geomean(name: str) -> c.Column:
+        return c.Column(name, lambda entry: entry["peers"].get(name, {}).get("geomean"), 3)
+
+    peers = dict.fromkeys(name for entry in entries for name in entry["peers"])
     for variant in dict.fromkeys(map(Variant.of, entries)):
-        table(variant.name("Ratio of time to cuBLAS FP32"), [
-            ("suite", "left"), ("rows", "right"), ("geomean", "right"), ("wins", "right"), ("worst", "right"),
-            ("", "left"), *((name, "right") for name in peers),
-        ], [[e["suite"], str(e["rows"]), number(e["geomean"], 3), _percent(e["wins"]), number(e["worst"], 3),
-             e["worst_name"] or "", *(number(e["peers"].get(name, {}).get("geomean"), 3) for name in peers)]
-            for e in entries if Variant.of(e) == variant])
+        show(variant.name("Ratio of time to cuBLAS FP32"), (
+            c.Column("suite", "suite"), c.Column("rows", "rows", 0), c.Column("geomean", "geomean", 3),
+            c.Column("wins, %", c.percent("wins"), 0), c.Column("worst", "worst", 3),
+            c.Column("", lambda entry: entry["worst_name"] or ""), *map(geomean, peers)),
+            [entry for entry in entries if Variant.of(entry) == variant])
     out.print("Geometric means; wins: rows above 1. "
               f"A copy on this device moves {copy:.0f} GB/s, read and written.", style="dim")
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.0f} %"

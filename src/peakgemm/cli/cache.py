@@ -16,12 +16,13 @@ from ..runtime.compile import Compiled, in_parallel
 from ..tools.bench import records
 from . import parse
 from .console import out, progress
+from .examples import epilog
 from .measuring import chosen_for, keep_found
 
 app = typer.Typer(no_args_is_help=True, help="Compiled programs and tuning entries: info, clear, warm.")
 
 
-@app.command()
+@app.command(epilog=epilog("cache info"))
 def info(json: Annotated[Path | None, typer.Option(help="Write what was found to this file.")] = None) -> None:
     """Where the cache lies and how large it is."""
     records.check_writable(json)
@@ -30,22 +31,22 @@ def info(json: Annotated[Path | None, typer.Option(help="Write what was found to
                               ("tuning entries", cache.tuned_folder(), "")):
         count, size = cache.usage(place)
         folders.append({"what": what, "folder": place.name, "files": count, "bytes": size})
-        out.print(f"{what}: {place}: {count} files, {size / 1e6:.1f} MB{most}", markup=False, soft_wrap=True)
+        out.print(f"{what}: {place}: {count} files, {size / 1e6:.1f} MB{most}", soft_wrap=True)
     problem = cache.trouble(cache.folder()) if cache.folder().exists() else None
     if problem:
-        out.print(f"not used: {problem}", markup=False, soft_wrap=True)
+        out.print(f"not used: {problem}", soft_wrap=True)
     keep_found(json, folders)
 
 
-@app.command()
+@app.command(epilog=epilog("cache clear"))
 def clear(tuned: Annotated[bool, typer.Option("--tuned", help="Tuning entries and profiles too.")] = False) -> None:
     """Remove every compiled kernel, and with --tuned what was tuned or fitted."""
     cache.clear(tuned)
     places = [cache.folder(), *([cache.tuned_folder()] if tuned else [])]
-    out.print(f"{', '.join(map(str, places))}: cleared", markup=False, soft_wrap=True)
+    out.print(f"{', '.join(map(str, places))}: cleared", soft_wrap=True)
 
 
-@app.command()
+@app.command(epilog=epilog("cache warm"))
 def warm(
     arch: Annotated[str | None, typer.Option(help="Compile for sm_NN.  [the GPU's, else sm_90]")] = None,
     shape: Annotated[str | None, typer.Option(help="Only what MxNxK[,...] would run.  [what the library uses]")] = None,
@@ -65,7 +66,7 @@ def warm(
 
         kept = in_parallel(compile_one, jobs)
     fresh = sum(compiled.remake is None for compiled in kept)
-    out.print(f"{cache.folder()}: {len(kept)} kernels for {target}, {fresh} of them new", markup=False, soft_wrap=True)
+    out.print(f"{cache.folder()}: {len(kept)} kernels for {target}, {fresh} of them new", soft_wrap=True)
 
 
 def _jobs(arch: str, shape: str | None) -> Sequence[Recipe]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from ..errors import PeakgemmError
 from ..kernels import shipped
@@ -26,7 +25,7 @@ from ..selection.machine import kept_path, profile_of
 from ..selection.machine import shipped as shipped_profile
 from ..tools.bench import records
 from ..tools.bench.peers import find_peer
-from .console import out
+from .console import table
 from .measuring import keep_found
 
 Row = tuple[str, str, str]
@@ -38,16 +37,10 @@ _HERE = re.compile(r"[,;]?( then| or)? see: peakgemm doctor$")  # how errors end
 def command(json: Annotated[Path | None, typer.Option(help="Write what was found to this file.")] = None) -> None:
     """What is here, what is missing, and how to mend it."""
     records.check_writable(json)
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    grid.add_column(no_wrap=True)
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
     checks = (_compiler(), *_compilations(), _row("nvdisasm (SASS texts)", find_nvdisasm), *_gpus(),
              _row("cuBLAS (compare)", _peer), *_arrays(), *_caches())
     rows = [(what, there, _HERE.sub("", told)) for what, there, told in checks]
-    for row in rows:
-        grid.add_row(*(cell.replace("[", r"\[") for cell in row))  # pip's extras are no markup
-    out.print(grid)
+    table("", [("", "left")] * 3, rows, wrap=(2,))
     keep_found(json, [{"what": what, "there": there, "told": told} for what, there, told in rows])
 
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import typer
-
 EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "ladder": (("peakgemm ladder", "every rung: timed with a GPU, simulated without"),
                ("peakgemm ladder --size 1024,4096 --json ladder.json", "two sizes, kept as a record"),
@@ -68,20 +64,3 @@ def epilog(name: str) -> str | None:
     if found is None:
         return None
     return "\b\nExamples:\n" + "\n".join(f"  {line}\n      {what}" for line, what in found)
-
-
-def attach(app: typer.Typer) -> None:
-    """Give every command of an application its examples."""
-    for name, info in _infos(app, ""):
-        info.epilog = epilog(name)
-
-
-def _infos(app: typer.Typer, before: str) -> Iterator[tuple[str, typer.models.CommandInfo | typer.models.TyperInfo]]:
-    for command in app.registered_commands:
-        own = command.callback.__name__ if command.callback else ""
-        yield f"{before}{command.name or own}", command
-    for group in app.registered_groups:
-        name = f"{before}{group.name}"
-        yield name, group
-        if group.typer_instance:
-            yield from _infos(group.typer_instance, f"{name} ")

@@ -50,26 +50,21 @@ def command(
     words = kernel or ["all"]
     files = [Path(word) for word in words if word.endswith(OF_KERNELS)]
     chosen = [one for word in words if not word.endswith(OF_KERNELS) for one in _rungs(word)]
-    if files and (grid is None or block is None):
-        raise InvalidValue(f"{files[0]} needs --grid and --block, such as --grid 4x4 --block 256")
-    given = {"--entry": entry, "--grid": grid, "--block": block, "--arg": arg, "--macro": macro, "--include": include,
-             "--shared": shared}
-    if not files and (unused := [name for name, value in given.items() if value]):
-        raise InvalidValue(f"{', '.join(unused)}: for files only, not for rungs")
+    if not files:
+        parse.only_for("files", {"--entry": entry, "--grid": grid, "--block": block, "--arg": arg, "--macro": macro,
+                                 "--include": include, "--shared": shared}, "rungs")
     if shape is not None and not chosen:
         raise InvalidValue("--shape: for rungs only; a file's sizes are among its --arg")
     if output is not None and output.suffix != ".html" and output.is_file():
         raise InvalidValue(f"{output} is a file; name a folder, or a file that ends in .html")
     if output is not None and not (output.suffix != ".html" and output.is_dir()):  # one, not those above, is made
         records.check_writable(output)
-    for file in files:
-        if not file.is_file():
-            raise InvalidValue(f"{file} is not a file; name a .cu or .ptx file, or a rung such as 12")
+    launches = [(file, *parse.launch(file, grid, block)) for file in files]
     size = parse.shapes(None, shape, 0)[0] if shape is not None else None
     able = [one for one in chosen if one.lacks(limits) is None]
     for one in chosen:
         if one not in able:
-            err.print(f"{one.label}: left out, {one.lacks(limits)}", markup=False)
+            err.print(f"{one.label}: left out, {one.lacks(limits)}")
     if not able and not files:
         raise InvalidValue(f"no kernel is left for {arch}; choose another --arch")
     traces: list[dict[str, Any]] = []
@@ -79,10 +74,9 @@ def command(
             if sass:
                 traces[-1]["sass"] = rung_sass(one, traces[-1], arch, size)
             advance(one.label)
-        for file in files:
+        for file, blocks, threads in launches:
             defined = parse.macros(macro or []) if file.suffix in CUDA else None
-            assert grid is not None and block is not None
-            launch = Launch(file, parse.triple("--grid", grid), parse.triple("--block", block),
+            launch = Launch(file, blocks, threads,
                             [argument(word, number) for number, word in enumerate(arg or [])], entry, shared, arch,
                             defined, include or [] if file.suffix in CUDA else (), max_steps, max_seconds)
             traces.append(own_trace(launch, re.sub(r"[^\w.-]", "_", file.stem), file.name))
@@ -93,12 +87,12 @@ def command(
         _serve(traces, output, port)
         return
     page = write_pages(output or Path("explorer"), traces)
-    out.print(f"{len(traces)} kernel{'s' * (len(traces) != 1)}: page written to {page}", markup=False, soft_wrap=True)
+    out.print(f"{len(traces)} kernel{'s' * (len(traces) != 1)}: page written to {page}", soft_wrap=True)
     wrong = [trace for trace in traces if trace["faults"] or trace["stopped"]]
     for trace in wrong:
         faults = len(trace["faults"])
         said = f"{faults} fault{'s' * (faults != 1)}" + (", stopped" if trace["stopped"] else "")
-        err.print(f"{trace['label']}: {said}; the page says which, and where", markup=False, soft_wrap=True)
+        err.print(f"{trace['label']}: {said}; the page says which, and where", soft_wrap=True)
     if wrong:
         raise typer.Exit(1)
 
@@ -124,7 +118,7 @@ def _serve(traces: list[dict[str, Any]], output: Path | None, port: int) -> None
         except OSError as error:
             raise InvalidValue(f"cannot listen on port {port} ({error.strerror}); pass another --port, or 0") from None
         with server:
-            out.print(f"http://127.0.0.1:{server.server_port}/  (Ctrl-C ends it)", markup=False)
+            out.print(f"http://127.0.0.1:{server.server_port}/  (Ctrl-C ends it)")
             try:
                 server.serve_forever()
             except KeyboardInterrupt:

@@ -15,7 +15,9 @@ from ..runtime.architectures import ARCHITECTURES, architecture
 from ..runtime.occupancy import occupancy
 from ..tools.bench import records
 from . import inspect_map, inspect_show, parse
-from .console import out, table
+from .console import table
+from .examples import epilog
+from .measuring import keep_found
 
 _DEFAULT = "show"
 
@@ -32,8 +34,8 @@ class _DefaultsToShow(TyperGroup):
 
 app = typer.Typer(cls=_DefaultsToShow, no_args_is_help=True,
                   help="A kernel, compiled: its resources, its main loop in SASS and PTX, what its registers cost.")
-app.command(_DEFAULT)(inspect_show.command)
-app.command("map")(inspect_map.command)
+app.command(_DEFAULT, epilog=epilog("inspect show"))(inspect_show.command)
+app.command("map", epilog=epilog("inspect map"))(inspect_map.command)
 
 
 @app.callback()
@@ -51,7 +53,7 @@ for _what in ("bill", "registers"):
     _from_checkout(_what)
 
 
-@app.command("occupancy")
+@app.command("occupancy", epilog=epilog("inspect occupancy"))
 def occupancy_command(
     threads: Annotated[int, typer.Option(help="Threads per block.")],
     registers: Annotated[int, typer.Option(help="Registers per thread.")],
@@ -81,6 +83,4 @@ def occupancy_command(
     table(f"{threads} threads, {registers} registers, {shared} bytes shared", [
         ("arch", "left"), ("blocks/SM", "right"), ("warps", "right"), ("%", "right"), ("limited by", "left"),
         ("blocks that each allows", "left")], rows, "\n".join(reasons))
-    if json is not None:
-        records.write(json, records.record(None, arch or "sm_90", [{"found": found}]))
-        out.print(f"Figures written to {json}", markup=False)
+    keep_found(json, found, arch or "sm_90")

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from ..errors import InvalidValue
 from ..sass.maps import RegisterMap, derived, naive
 from ..sass.register_reads import rule_of
 from ..tools.bench import records
-from .console import out, table
+from .console import table
+from .measuring import keep_found
 
 _ACROSS = 8  # columns that fit side by side
 _COLOURS = ("cyan", "yellow", "green", "magenta")
@@ -35,23 +37,21 @@ def command(
     shown = before if plain else derived(rule, rows, columns)
     late = shown.late()
 
-    def cell(register: int, mark: str = "") -> str:
-        colour = _COLOURS[rule.bank(register)]
-        return f"[{colour}]{register}:{rule.bank(register)}{mark}[/{colour}]"
+    def cell(register: int, mark: str = "", before: str = "") -> Text:
+        bank = rule.bank(register)
+        return Text.assemble(before, (f"{register}:{bank}{mark}", _COLOURS[bank]))
 
     for first in range(0, columns, _ACROSS):
         some = range(first, min(first + _ACROSS, columns))
         last = some[-1] == columns - 1
         table(f"{arch}: {rule.name}" if first == 0 else "", [("", "left"), *((f"B{j}", "right") for j in some)], [
             ["register:bank", *(cell(shown.b[j]) for j in some)],
-            *([f"A{i}  {cell(shown.a[i])}", *(cell(shown.c[i][j], "!" if (i, j) in late else "") for j in some)]
+            *([cell(shown.a[i], before=f"A{i}  "), *(cell(shown.c[i][j], "!" if (i, j) in late else "") for j in some)]
               for i in range(rows))], _caption(shown, None if plain else before) if last else "")
-    if json is not None:
-        records.write(json, records.record(None, arch, [{"found": [
-            {"map": "naive" if plain else "derived", "tile": [rows, columns], "a": list(shown.a), "b": list(shown.b),
-             "c": [list(row) for row in shown.c], "late": sorted(map(list, late)),
-             "cycles_per_ffma": shown.cycles_per_ffma, "registers": shown.registers}]}]))
-        out.print(f"Map written to {json}", markup=False)
+    keep_found(json, [{
+        "map": "naive" if plain else "derived", "tile": [rows, columns], "a": list(shown.a), "b": list(shown.b),
+        "c": [list(row) for row in shown.c], "late": sorted(map(list, late)), "cycles_per_ffma": shown.cycles_per_ffma,
+        "registers": shown.registers}], arch)
 
 
 def _caption(shown: RegisterMap, before: RegisterMap | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -21,6 +21,7 @@ from ..tools.inspect.subject import Subject, launched
 from ..tools.inspect.view import View, view
 from . import parse
 from .console import out, table, waiting
+from .measuring import keep
 from .options import Includes, Macros
 
 _LABEL_WIDTH = 22
@@ -79,22 +80,21 @@ def command(
             if shown is not None:
                 _listing(shown.subject, shown.listing)
     if json is not None:
-        found: dict[str, Any] = {"inspect": [one.facts for one in (first, second) if one is not None]}
-        records.write(json, records.record(None, first.subject.arch, [found]))
-        out.print(f"\nFigures written to {json}", markup=False)
+        facts = [one.facts for one in (first, second) if one is not None]
+        keep(json, records.record(None, first.subject.arch, [{"inspect": facts}]), "\nFigures written")
     if html is not None:
         write_page(html, [one for one in (first, second) if one is not None])
-        out.print(f"\nPage written to {html}", markup=False)
+        out.print(f"\nPage written to {html}")
 
 
 def _show(one: View) -> None:
     group = ""
-    out.print(one.subject.label, style="bold", markup=False)
+    out.print(one.subject.label, style="bold")
     for row in rows(one.facts):
         if row.group != group:
             group = row.group
-            out.print(f"\n{group}", style="italic", markup=False)
-        out.print(f"  {row.name:{_LABEL_WIDTH}}{row.text}", markup=False, soft_wrap=True)
+            out.print(f"\n{group}", style="italic")
+        out.print(f"  {row.name:{_LABEL_WIDTH}}{row.text}", soft_wrap=True)
     _notes(one)
 
 
@@ -102,30 +102,29 @@ def _notes(one: View) -> None:
     if one.facts["notes"]:
         out.print()
     for note in one.facts["notes"]:
-        out.print(note, style="dim", markup=False, soft_wrap=True)
+        out.print(note, style="dim", soft_wrap=True)
 
 
 def _compare(first: View, second: View) -> None:
-    lines = []
+    lines = list[list[str | Text]]()
     group = ""
     for pair in compared(first.facts, second.facts):
         if pair.group != group:
             group = pair.group
-            lines.append([f"[italic]{group}[/italic]", "", "", ""])
-        style = "bold yellow" if pair.differs else "default"
-        lines.append([f"  {pair.name}", "*" if pair.differs else "",
-                      *(f"[{style}]{text.replace('[', chr(92) + '[')}[/]" for text in (pair.first, pair.second))])
+            lines.append([Text(group, "italic"), "", "", ""])
+        style = "bold yellow" if pair.differs else ""
+        lines.append([f"  {pair.name}", "*" * pair.differs, Text(pair.first, style), Text(pair.second, style)])
     heads = [("", "left"), ("", "left"), (first.subject.label, "left"), (second.subject.label, "left")]
-    table("* differs", heads, lines, wrap=True)
+    table("* differs", heads, lines, wrap=range(4))
     _notes(first)
     _notes(second)
 
 
 def _listing(subject: Subject, listing: Listing) -> None:
     """One line an instruction; what repeats from the line above is left out."""
-    out.print(f"\n{subject.label}: {listing.part}", style="bold", markup=False)
+    out.print(f"\n{subject.label}: {listing.part}", style="bold")
     out.print(f"{'address':8} {'waits:rd:wr:y:stall':20} {'SASS':40} {'reads':8} {'live':>4}  {'PTX':44} source",
-              style="bold", markup=False, soft_wrap=True)
+              style="bold", soft_wrap=True)
     source, before = SourceLines(subject.source), ("", "")
     for line in listing.lines:
         ptx = listing.ptx[line.ptx - 1].replace("\t", " ") if line.ptx else ""
@@ -139,4 +138,4 @@ def _listing(subject: Subject, listing: Listing) -> None:
         out.print(shown, soft_wrap=True)
         before = (ptx, where)
     out.print("reads: the bank of each register operand a, b, c; r: from the reuse cache, .: no register, !: this\n"
-              "bank made it wait. live: registers in use at the instruction.", style="dim", markup=False)
+              "bank made it wait. live: registers in use at the instruction.", style="dim")

@@ -22,7 +22,7 @@ def measuring(gpu: Gpu | None, arch: str) -> tuple[Gpu | None, Peer | None]:
     try:
         return gpu, find_peer()
     except MissingComponent as error:
-        err.print(f"Not timed: {error}", markup=False)
+        err.print(f"Not timed: {error}")
         return gpu, None
 
 
@@ -42,11 +42,11 @@ def keep(path: Path | None, record: Mapping[str, Any], what: str = "Record writt
     """Write a record where ``--json`` asks for one, and say so."""
     if path is not None:
         records.write(path, record)
-        out.print(f"{what} to {path}", markup=False)
+        out.print(f"{what} to {path}")
 
 
-def keep_found(path: Path | None, facts: list[dict[str, Any]]) -> None:
-    """Write what a command found on this machine where ``--json`` asks for it, and say so."""
+def keep_found(path: Path | None, facts: list[dict[str, Any]], arch: str | None = None) -> None:
+    """Write what a command found, of an architecture or else on this machine, where ``--json`` asks for it."""
     if path is not None:
-        gpu = device.find()
-        keep(path, records.record(gpu, gpu.arch if gpu else "sm_90", [{"found": facts}]), "Written")
+        gpu = None if arch else device.find()
+        keep(path, records.record(gpu, arch or (gpu.arch if gpu else "sm_90"), [{"found": facts}]), "Written")

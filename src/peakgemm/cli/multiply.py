@@ -12,10 +12,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from ..calls.host.files import multiply_files, outputs
 from ..calls.host.multi_gpu import VARIABLE
 from ..calls.request import PRECISIONS
-from ..runtime import device
 from ..tools.bench import records
 from . import parse
 from .console import err, out
+from .measuring import keep_found
 
 _EVERY_S = 10.0  # a line, where there is no terminal for a bar
 
@@ -52,17 +52,13 @@ def command(
             elif not err.is_terminal and monotonic() - reported > _EVERY_S:
                 reported = monotonic()
                 left = (reported - start) * (total - done) / (done - resumed)
-                err.print(f"{100 * done / total:.0f} % of {output.name}, about {left:.0f} s left", markup=False)
+                err.print(f"{100 * done / total:.0f} % of {output.name}, about {left:.0f} s left")
 
         done = multiply_files(a, b, output, c=c, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b,
                               precision=precision, devices=devices, overwrite=overwrite, progress=progress)
     m, n = done.shape
     earlier = f", {done.found} more were there" if done.found else ""
     out.print(f"{done.path}: {m} x {n} x {done.inner} in {done.seconds:.1f} s on {done.where}; {done.computed} "
-              f"tiles computed{earlier}", markup=False, soft_wrap=True)
-    if json is not None:
-        gpu = device.find()
-        row = {"name": "product", "shape": [m, n, done.inner], "precision": precision, "where": done.where,
-               "seconds": done.seconds, "computed": done.computed, "found": done.found}
-        records.write(json, records.record(gpu, gpu.arch if gpu else "sm_90", [{"found": [row]}]))
-        out.print(f"Written to {json}", markup=False)
+              f"tiles computed{earlier}", soft_wrap=True)
+    keep_found(json, [{"name": "product", "shape": [m, n, done.inner], "precision": precision, "where": done.where,
+                       "seconds": done.seconds, "computed": done.computed, "found": done.found}])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from ctypes import c_float
 from math import isinf
+from pathlib import Path
 from typing import NoReturn
 
 import typer
@@ -38,6 +40,16 @@ def exclusive(size: str | None, shape: str | None) -> None:
     """Refuse both at once."""
     if size and shape:
         raise InvalidValue(f"--size {size} and --shape {shape} exclude each other; give one")
+
+
+def only_for(what: str, given: Mapping[str, object], words: str = "") -> None:
+    """Refuse options that were given and are for something else.
+
+    Raises:
+        InvalidValue: it names them, and what they are for.
+    """
+    if unused := [name for name, value in given.items() if value]:
+        raise InvalidValue(f"{', '.join(unused)}: for {what} only, not for {words}")
 
 
 def room(needed: int, most: int) -> None:
@@ -77,6 +89,19 @@ def triple(name: str, text: str) -> list[int]:
     if not re.fullmatch(r"\d{1,10}(x\d{1,10}){0,2}", text):
         raise InvalidValue(f"{name} {text!r} is not X, XxY or XxYxZ")
     return [int(x) for x in text.split("x")]
+
+
+def launch(path: Path, grid: str | None, block: str | None) -> tuple[list[int], list[int]]:
+    """Grid and block of the kernel in a file.
+
+    Raises:
+        InvalidValue: there is no such file, or one of them is missing or malformed.
+    """
+    if not path.is_file():
+        raise InvalidValue(f"{path} is not a file; name a .cu or .ptx file, or a rung such as 12")
+    if grid is None or block is None:
+        raise InvalidValue(f"{path} needs --grid and --block, such as --grid 4x4 --block 256")
+    return triple("--grid", grid), triple("--block", block)
 
 
 def macros(words: list[str]) -> dict[str, int]:

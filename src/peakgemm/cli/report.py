@@ -28,6 +28,6 @@ def command(
         data = load(files or [default_folder(Path.cwd())])
         size = write_page(output, data)
     for name, what in data.left_out.items():
-        err.print(f"Left out: {name}: no figure shows what was written by: {what}", markup=False, soft_wrap=True)
+        err.print(f"Left out: {name}: no figure shows what was written by: {what}", soft_wrap=True)
     count = len(data.sources)
-    out.print(f"{output}: {size / 1e6:.2f} MB, from {count} record{'s' * (count != 1)}", markup=False, soft_wrap=True)
+    out.print(f"{output}: {size / 1e6:.2f} MB, from {count} record{'s' * (count != 1)}", soft_wrap=True)

@@ -16,9 +16,10 @@ from ..sass.hazards import check_cubin
 from ..sass.program import Program
 from ..tools.bench import records
 from . import sass_optimize
+from .examples import epilog
 
 app = typer.Typer(no_args_is_help=True, help="Check, patch and tune the machine code of cubins.")
-app.command("optimize")(sass_optimize.command)
+app.command("optimize", epilog=epilog("sass optimize"))(sass_optimize.command)
 
 
 @app.callback()
@@ -33,7 +34,7 @@ def _read(path: Path) -> bytes:
         raise InvalidValue(f"{path} cannot be read: {error.strerror}") from None
 
 
-@app.command("check")
+@app.command("check", epilog=epilog("sass check"))
 def check_command(
     file: Annotated[Path, typer.Argument(help="A cubin.")],
     against: Annotated[Path | None, typer.Option(help="The cubin it was made from, to compute the same.")] = None,
@@ -63,7 +64,7 @@ def check_command(
         raise typer.Exit(1)
 
 
-@app.command("apply")
+@app.command("apply", epilog=epilog("sass apply"))
 def apply_command(
     patched: Annotated[Path, typer.Argument(metavar="PATCH", help="A patch, as JSON lines.")],
     file: Annotated[Path, typer.Argument(help="The cubin that it was made for.")],

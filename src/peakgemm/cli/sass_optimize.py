@@ -66,10 +66,10 @@ def command(
     _show(chosen, compiled, candidates, best, best.built, ratios)
     if not ratios:
         why = device.reason_without_gpu() if gpu is None else f"no GPU of {ARCH} with a cuBLAS beside it"
-        out.print(f"\nProved, not timed, and not compared bit for bit: {why}.", markup=False)
+        out.print(f"\nProved, not timed, and not compared bit for bit: {why}.")
     if output is not None:
         output.write_bytes(best.built.cubin)
-        out.print(f"Cubin written to {output}", markup=False)
+        out.print(f"Cubin written to {output}")
 
 
 def _chosen(text: str, guarded: bool) -> tuple[Kernel, Config]:

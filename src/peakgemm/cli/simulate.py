@@ -66,8 +66,8 @@ def command(
         ("a file", file, {"--entry": entry, "--grid": grid, "--block": block, "--arg": arg, "--macro": macro,
                           "--include": include, "--shared": shared, "--max-seconds": max_seconds}),
     ):
-        if not taken and (unused := [name for name, value in options.items() if value]):
-            raise InvalidValue(f"{', '.join(unused)}: for {what} only, not for {kernel}")
+        if not taken:
+            parse.only_for(what, options, kernel)
     details: dict[str, Any] = {}
     if file:
         report, args = _file(Path(kernel), entry, grid, block, arg or [], macro or [], include or [], shared,
@@ -89,7 +89,7 @@ def command(
     _counters(reports)
     for each in reports:
         if each.printed:
-            out.print(f"\nPrinted by {each.kernel}:\n{each.printed.rstrip()}", markup=False, soft_wrap=True)
+            out.print(f"\nPrinted by {each.kernel}:\n{each.printed.rstrip()}", soft_wrap=True)
     if source:
         _source(report, main)
     clean = all(each.clean for each in reports)
@@ -99,7 +99,7 @@ def command(
     if not clean:
         shown = [text for each in reports
                  for text in [str(fault) for fault in each.faults] or [each.stopped] * bool(each.stopped)]
-        err.print("\n" + "\n".join(shown), markup=False)
+        err.print("\n" + "\n".join(shown))
         raise typer.Exit(1)
 
 
@@ -118,7 +118,7 @@ def _rung(text: str, size: str | None, shape: str | None, alpha: float, beta: fl
     row = simulated_row(report, a, b, before, c, alpha, beta)
     out.print(f"{chosen[0].label}, M, N, K = {m}, {n}, {k}: largest error {row['max_error']:.2f} eps |A||B| against "
               f"FP64, {report.seconds:.2f} s simulated, {report.counters.get('lane_instructions', 0):,} "
-              "instructions of lanes\n", markup=False)
+              "instructions of lanes\n")
     problem = {"number": chosen[0].number, "name": chosen[0].name, "shape": [m, n, k], "alpha": alpha, "beta": beta,
                "max_error": row["max_error"]}
     return report, chosen[0].path, {"problem": problem}
@@ -143,11 +143,11 @@ def _call(size: str | None, shape: str | None, alpha: float, beta: float, precis
         call = simulate_call(case, precision, arch, count, alpha, beta, max_steps=limits["max_steps"])
     choice = call.choice
     out.print(f"{case.size} on {arch} with {count} SMs: {choice.kernel.label}, {choice.config.label()} "
-              f"({choice.source})", markup=False)
-    out.print(f"{choice.reason}.", markup=False)
+              f"({choice.source})")
+    out.print(f"{choice.reason}.")
     rerouted = "" if call.rerouted is None else f", {call.rerouted} half tiles rerouted to FFMAs"
     out.print(f"Largest error {call.max_error:.2f} eps |A||B| against FP64{rerouted}; "
-              f"{sum(report.seconds for report in call.reports):.2f} s simulated\n", markup=False)
+              f"{sum(report.seconds for report in call.reports):.2f} s simulated\n")
     return call, {"name": MATMUL, "shape": [case.m, case.n, case.k], "layout": case.layout, "batch": case.batch,
                   "alpha": alpha, "beta": beta, "precision": precision, "sms": count, "kernel": choice.kernel.name,
                   "config": choice.config.to_json(), "max_error": call.max_error}
@@ -155,16 +155,10 @@ def _call(size: str | None, shape: str | None, alpha: float, beta: float, precis
 
 def _file(path: Path, entry: str | None, grid: str | None, block: str | None, words: list[str], macros: list[str],
           include: list[Path], shared: int, arch: str, limits: dict[str, Any]) -> tuple[Report, list[Any]]:
-    if not path.is_file():
-        raise InvalidValue(f"{path} is not a file; name a .cu or .ptx file, or a rung such as 12")
-    if grid is None or block is None:
-        raise InvalidValue(f"{path} needs --grid and --block, such as --grid 4x4 --block 256")
-    if macros and path.suffix == ".ptx":
-        raise InvalidValue(f"--macro: for a .cu file only, {path} is compiled already")
-    if include and path.suffix == ".ptx":
-        raise InvalidValue(f"--include: for a .cu file only, {path} is compiled already")
+    blocks, threads = parse.launch(path, grid, block)
+    if path.suffix == ".ptx":
+        parse.only_for("a .cu file", {"--macro": macros, "--include": include}, f"{path}, which is compiled already")
     args = [argument(word, number, limits["max_memory"]) for number, word in enumerate(words)]
-    blocks, threads = parse.triple("--grid", grid), parse.triple("--block", block)
     with waiting(f"simulating {path.name}"):
         report = run(path, entry=entry, grid=blocks, block=threads, args=args, shared_bytes=shared, arch=arch,
                      macros=parse.macros(macros), include=include, **limits)
@@ -200,12 +194,12 @@ def _source(report: Report, main: Path) -> None:
         if line.file != file:
             file = line.file
             out.print(f"{'executed':>10} {'wavefronts':>11} {'ideal':>10} {'sectors':>11} {'ideal':>10}  {file}",
-                      style="bold", markup=False, soft_wrap=True)
+                      style="bold", soft_wrap=True)
         c = line.counts
         cells = [c.executions, c.wavefronts, c.wavefronts_ideal, c.sectors, c.sectors_ideal] if c else [0] * 5
         shown = " ".join(f"{value or '':>{width}}" for value, width in zip(cells, (10, 11, 10, 11, 10), strict=True))
         costly = c is not None and (c.wavefronts > c.wavefronts_ideal or c.sectors > c.sectors_ideal)
-        out.print(f"{shown}  {line.number:4} {line.text}", markup=False, soft_wrap=True,
+        out.print(f"{shown}  {line.number:4} {line.text}", soft_wrap=True,
                   style="red" if line.faults else "yellow" if costly else None)
         for said in line.faults:
-            out.print(f"{'':57}     ^ {said}", markup=False, soft_wrap=True, style="red")
+            out.print(f"{'':57}     ^ {said}", soft_wrap=True, style="red")

@@ -10,10 +10,11 @@ import typer
 from ..errors import InvalidValue
 from ..runtime import device
 from ..runtime.architectures import architecture
+from ..tools.bench import columns as c
 from ..tools.bench import records
 from ..tools.bench.sweep import published, space, sweep
 from . import parse
-from .console import number, out, progress, table
+from .console import number, out, progress, show
 from .measuring import keep, measuring
 
 
@@ -42,21 +43,13 @@ def command(
 
 
 def _show(rows: list[dict[str, Any]], arch: str, shape: tuple[int, int, int]) -> None:
-    good = [r for r in rows if "refused" not in r]
-    lines = []
-    for r in good:
-        c = r["config"]
-        lines.append([str(c[f]) for f in ("bm", "bk", "bn", "tm", "tn")] + [
-            "on" if c["stages"] == 2 else "off", str(r["registers"]), str(r["spill_bytes"]), str(r["shared_bytes"]),
-            str(r["threads"]), str(r["warps_per_sm"]), r["limited_by"], number(100 * (r["ffma_fraction"] or 0)),
-            number(100 * (r["bank_ceiling"] or 0)), number(r["tflops"]), number(r["ratio_to_cublas"], 3)])
-    table(f"Tiles of rung 11: M, N, K = {', '.join(map(str, shape))}, {arch}", [
-        (name, "right") for name in ("bm", "bk", "bn", "rm", "rn", "db", "regs", "spill", "shared", "thr", "warps")
-    ] + [("limited by", "left"), ("FFMA", "right"), ("bank", "right"), ("TFLOPS", "right"), ("ratio", "right")], lines,
-        "warps: per SM. FFMA, bank: % of the loop, modelled % of peak that banks leave. ratio: to cuBLAS.")
+    good = [row for row in rows if "refused" not in row]
+    show(f"Tiles of rung 11: M, N, K = {', '.join(map(str, shape))}, {arch}",
+         (*c.TILES, c.DOUBLE, *c.RESOURCES, c.WARPS, c.LIMITED, *c.LOOP, c.TFLOPS, c.RATIO), good,
+         "warps: per SM. FFMA, banks: % of the loop, modelled % of peak that banks leave. ratio: to cuBLAS.")
     for r in rows:
         if "refused" in r:
-            out.print(f"refused: {r['config']}: {r['refused'].splitlines()[-1]}", markup=False)
+            out.print(f"refused: {r['config']}: {r['refused'].splitlines()[-1]}")
     if good and good[0]["tflops"]:
         best, worst = (number(r["ratio_to_cublas"], 3) for r in (good[0], good[-1]))
         out.print(f"\nBest {best} of cuBLAS, worst {worst}.")

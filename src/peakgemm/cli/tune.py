@@ -68,10 +68,10 @@ def _tune(cases: Sequence[Case], gpu: Gpu, seconds: float, keep: int) -> int:
         for case in cases:
             try:
                 outcome = search.tune(case.problem()[0], gpu, peer, timer, seconds=seconds, keep=keep)
-                out.print(_line(case, outcome), markup=False, soft_wrap=True)
+                out.print(_line(case, outcome), soft_wrap=True)
             except Exception as error:  # out of memory, or a launch refused: the other shapes still can
                 failed += 1
-                err.print(f"Failed: {case.name}: {type(error).__name__}: {error}", markup=False, soft_wrap=True)
+                err.print(f"Failed: {case.name}: {type(error).__name__}: {error}", soft_wrap=True)
             done(case.name)
     return failed
 
@@ -101,4 +101,4 @@ def _plan(cases: Sequence[Case], arch: str, gpu: Gpu | None, seconds: float, kee
     ], lines, "others: candidates beside the default, the model's best. s: of timing, estimated.")
     compiling = COMPILE_S * len(programs) / (os.cpu_count() or 1)
     out.print(f"{len(cases)} shapes: {total / 60:.1f} minutes of timing, estimated; {len(programs)} kernels to compile "
-              f"where they are not cached, {compiling / 60:.1f} minutes here.", markup=False)
+              f"where they are not cached, {compiling / 60:.1f} minutes here.")

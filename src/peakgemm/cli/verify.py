@@ -41,9 +41,9 @@ def command(
             step(str(case))
     place = "the CPU" if gpu is None else gpu.name
     for one in broken[:20]:
-        out.print(f"{one['product']}: {one['what']}", markup=False, soft_wrap=True)
+        out.print(f"{one['product']}: {one['what']}", soft_wrap=True)
     out.print(f"{len(cases)} products on {place}: {len(broken)} broken promises, {compiled} kernels compiled ahead, "
-              f"{perf_counter() - started:.0f} s", markup=False)
+              f"{perf_counter() - started:.0f} s")
     summary = {"products": len(cases), "seed": seed, "broken": broken}
     keep(json, records.record(gpu, parse.target(None, gpu), [{"verified": summary}]))
     if broken:

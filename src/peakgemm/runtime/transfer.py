@@ -102,25 +102,27 @@ class Upload:
 
 
 class _Copier(ABC):
-    """``count`` threads that copy one way between the host and device ``index``, on ``stream``, and twice as many
-    pinned buffers: as many are filled while the others are moved. Kept for the next call.
+    """``count`` threads that copy one way between the host and device ``index``, on ``stream``, and as many pairs of
+    pinned buffers: one is filled while the other is moved. Kept for the next call.
 
-    Threads take the chunks of an array one after the other until none is left: a task a thread, not a chunk. They take
-    the buffer that was given back first, whose copy is the likeliest to be over.
+    Threads take the chunks of an array one after the other until none is left: a task a thread, not a chunk. Each
+    begins with the first buffer of its pair, so that arrays of few chunks use half of the buffers, which the
+    processor's caches still hold.
     """
 
     def __init__(self, index: int, stream: int, count: int, chunk_bytes: int = CHUNK_BYTES) -> None:
         self._stream, self.count, self._chunk_bytes = stream, count, chunk_bytes
         self._pool = ThreadPoolExecutor(count, f"peakgemm-copy-{index}", device.make_current, (index,))
-        self._buffers: SimpleQueue[PinnedBuffer] = SimpleQueue()  # those that no thread has
-        for _ in range(2 * count):
-            self._buffers.put(PinnedBuffer(chunk_bytes))
+        self._pairs: SimpleQueue[tuple[PinnedBuffer, PinnedBuffer]] = SimpleQueue()  # those that no thread has
+        for _ in range(count):
+            self._pairs.put((PinnedBuffer(chunk_bytes), PinnedBuffer(chunk_bytes)))
 
     def close(self) -> None:
         """End the threads, after what is queued; free the buffers."""
         self._pool.shutdown(wait=True)
-        while not self._buffers.empty():
-            self._buffers.get().free()
+        while not self._pairs.empty():
+            for buffer in self._pairs.get():
+                buffer.free()
 
     def _start(self, x: Array, pointer: int) -> list[Future[Any]]:
         if pitched(x) and is_locked(x):
@@ -131,16 +133,16 @@ class _Copier(ABC):
         return [self._pool.submit(self._copy, chunks) for _ in range(min(self.count, len(chunks)))]
 
     @contextmanager
-    def _buffer(self) -> Iterator[PinnedBuffer]:
-        buffer = self._buffers.get()
+    def _pair(self) -> Iterator[tuple[PinnedBuffer, PinnedBuffer]]:
+        pair = self._pairs.get()
         try:
-            yield buffer
+            yield pair
         finally:
-            self._buffers.put(buffer)
+            self._pairs.put(pair)
 
     @abstractmethod
     def _copy(self, chunks: Chunks) -> None:
-        """Take chunks until none is left, and copy each by way of a pinned buffer."""
+        """Take chunks until none is left, and copy each by way of pinned buffers."""
 
     @abstractmethod
     def _copy_pinned(self, x: Array, pointer: int) -> Any:
@@ -155,8 +157,8 @@ class Uploader(_Copier):
         return Upload(self._stream, self._start(x, pointer))
 
     def _copy(self, chunks: Chunks) -> None:
-        for part, pointer in _taken(chunks):
-            with self._buffer() as buffer:
+        with self._pair() as pair:
+            for buffer, (part, pointer) in zip(cycle(pair), _taken(chunks)):
                 buffer.fill(part)
                 copy_in(pointer, buffer.address, part.nbytes, self._stream)
                 buffer.mark(self._stream)
@@ -174,9 +176,9 @@ class Downloader(_Copier):
         return self._start(out, pointer)
 
     def _copy(self, chunks: Chunks) -> None:
-        with self._buffer() as first, self._buffer() as second:
+        with self._pair() as pair:
             before: tuple[PinnedBuffer, Array] | None = None
-            for buffer, (part, pointer) in zip(cycle((first, second)), _taken(chunks)):
+            for buffer, (part, pointer) in zip(cycle(pair), _taken(chunks)):
                 copy_out(buffer.address, pointer, part.nbytes, self._stream)
                 buffer.mark(self._stream)
                 if before is not None:

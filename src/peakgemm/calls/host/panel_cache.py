@@ -30,6 +30,7 @@ class PanelCache:
         self._job, self._gpu, self._way = job, gpu, way
         self._streams = way.compute, way.beside
         self._broadcast = [[step == 0 for step in x.strides[:-2]] for x in (job.request.a, job.request.b)]
+        self._keys_of: dict[int, tuple[Tile, tuple[PanelKey, PanelKey]]] = {}  # by id, which the tile here keeps
         self._panels: dict[PanelKey, Panel] = {}  # the one used last comes last
         self._splits: dict[PanelKey, DeviceMemory] = {}  # as long as no panel wants the room
         self._budget, self._used, self._split_bytes = budget, 0, 0
@@ -111,7 +112,11 @@ class PanelCache:
         self._splits.clear()
 
     def _keys(self, tile: Tile) -> tuple[PanelKey, PanelKey]:
-        return panel_keys(tile, *self._broadcast)
+        """Made once for a tile: for each tile that is launched those of many ahead are asked for."""
+        known = self._keys_of.get(id(tile))
+        if known is None:
+            known = self._keys_of[id(tile)] = tile, panel_keys(tile, *self._broadcast)
+        return known[1]
 
     def _copied(self, tile: Tile) -> tuple[PanelKey, ...]:
         """The panels of a tile, A's alone where B lies there anyway."""

@@ -8,6 +8,7 @@ panels are enqueued. A second thread has the results copied out, see `Results`. 
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...arrays.base import FLOAT, View, driver_out_of_memory
 from ...errors import LaunchFailed
@@ -15,7 +16,7 @@ from ...runtime import driver
 from ...runtime.device import Gpu
 from ...runtime.lanes import Lane
 from ...runtime.memory import GrowingMemory, event
-from ..canonical import canonicalise
+from ..canonical import Canonical, canonicalise
 from ..launch import bound_for, choice_for, enqueue, no_room
 from ..request import REPRODUCIBLE
 from .grid import Tile
@@ -23,6 +24,19 @@ from .panel import layout
 from .panel_cache import PanelCache
 from .results import Results, Slot
 from .tile_queue import Job
+
+if TYPE_CHECKING:
+    from ...problem import Problem
+    from ...selection.choose import Choice
+
+
+class _Binding(NamedTuple):
+    """What computes a tile: chosen for panels that are split already, where that is worth a try, and for others."""
+
+    canonical: Canonical
+    problem: Problem
+    if_split: Choice | None
+    whole: Choice
 
 
 class Worker:
@@ -33,6 +47,7 @@ class Worker:
         self._panels = PanelCache(job, gpu, way, budget)
         self._results = Results(way, job, slots)
         self._lanes = [(stream, GrowingMemory()) for stream in (way.compute, way.beside)]  # with workspaces
+        self._bindings: dict[Any, _Binding] = {}
 
     def run(self) -> None:
         """Compute tiles until none is left; an error ends the whole product. The device is current."""
@@ -97,13 +112,24 @@ class Worker:
             dense, view = layout(r.c[tile.slices], squeeze=True)
             views["c"] = view._replace(pointer=slot.c.reserve(dense.nbytes, self._way.inward))
             self._way.uploader.upload(dense, slot.c.pointer).order(stream)
-        canonical = canonicalise(views["a"], views["b"], views.get("c"), views["out"], alpha=r.alpha, beta=r.beta)
-        problem, bound = canonical.problem, None
-        assert problem is not None  # panels are packed
-        if r.precision not in ("ieee", REPRODUCIBLE) and not canonical.swapped:
-            choice = choice_for(problem, self._gpu, r.precision, "b")
-            bound = self._panels.split_product(choice, problem, tile, views, stream)
-        bound = bound or bound_for(problem, self._gpu, choice_for(problem, self._gpu, r.precision))
+        canonical, problem, if_split, whole = self._bind(views)
+        bound = self._panels.split_product(if_split, problem, tile, views, stream) if if_split else None
+        bound = bound or bound_for(problem, self._gpu, whole)
         memory = workspace.reserve(bound.workspace_bytes, stream) if bound.workspace_bytes else 0
         enqueue(bound, canonical, views, memory, stream)
         self._results.send(event(stream, sleeping=True), tile, slot)
+
+    def _bind(self, views: dict[str, View]) -> _Binding:
+        """Chosen once for all tiles that lie alike."""
+        key = tuple((name, x.shape, x.strides, x.alignment) for name, x in views.items())
+        binding = self._bindings.get(key)
+        if binding is None:
+            r = self._job.request
+            canonical = canonicalise(views["a"], views["b"], views.get("c"), views["out"], alpha=r.alpha, beta=r.beta)
+            problem, if_split = canonical.problem, None
+            assert problem is not None  # panels are packed
+            if r.precision not in ("ieee", REPRODUCIBLE) and not canonical.swapped:
+                if_split = choice_for(problem, self._gpu, r.precision, "b")
+            binding = _Binding(canonical, problem, if_split, choice_for(problem, self._gpu, r.precision))
+            self._bindings[key] = binding
+        return binding

@@ -121,9 +121,9 @@ def estimate_us(config: Config, problem: Problem, machine: Machine, repacked: in
     words = c.bk * ((width["WIDTH_A"] == 1) * c.bm + (width["WIDTH_B"] == 1) * c.bn) if repacked is None else 0
     factor = getattr(numbers, f"ffma_{c.tm}x{c.tn}_factor")
     step = factor * c.bm * c.bn * c.bk / machine.arch.fp32_lanes_per_sm  # cycles of an SM
-    # Blocks share their SM's lanes; what a barrier takes the others hide. A tile's end is not hidden, nor its start.
+    # Blocks share their SM's lanes; what a barrier takes the others hide, and half of a tile's end and of its start.
     together = step + numbers.word_cycles * words
-    ended = sum(wave.times * wave.blocks * wave.ends for wave in waves)
+    ended = sum(wave.times * (wave.blocks + 1) / 2 * wave.ends for wave in waves)
     in_turn = sum(wave.times * wave.ends for wave in waves)
     cycles = (sum(wave.times * wave.steps * (wave.blocks * together + numbers.barrier_cycles) for wave in waves)
               + ended * (numbers.turnover_factor * step + numbers.result_cycles * c.bm * c.bn))

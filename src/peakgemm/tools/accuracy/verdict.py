@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite, log2
+from statistics import linear_regression
 from typing import Any
 
 from .fixed import Finding
@@ -42,12 +43,7 @@ def of_finding(finding: Finding) -> tuple[str, str]:
 def slope(points: Sequence[tuple[float, float]]) -> float | None:
     """Least-squares slope of log error against log size; None of less than three points that have a logarithm."""
     logs = [(log2(x), log2(y)) for x, y in points if y > 0 and isfinite(y)]
-    if len(logs) < 3:
-        return None
-    mean_x, mean_y = sum(x for x, _ in logs) / len(logs), sum(y for _, y in logs) / len(logs)
-    rise: float = sum((x - mean_x) * (y - mean_y) for x, y in logs)
-    run: float = sum((x - mean_x) * (x - mean_x) for x, _ in logs)
-    return rise / run
+    return linear_regression(*zip(*logs, strict=True)).slope if len(logs) > 2 else None
 
 
 def slopes(rows: Sequence[Row]) -> list[Row]:

@@ -22,7 +22,6 @@ from ...runtime.nvrtc import nvrtc_version
 from ...version import __version__
 
 SCHEMA = 1
-WIDTH = 120  # of a line, as far as its values allow
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -102,7 +101,7 @@ def write(path: Path, data: Mapping[str, Any]) -> None:
     Raises:
         InvalidValue: the folder is not there or cannot be written.
     """
-    write_text(path, _filled(_rounded(data), 0) + "\n")
+    write_text(path, _by_row(_rounded(data)) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -170,24 +169,18 @@ def _same(path: Path, other: Path | str) -> bool:
         return False
 
 
-def _filled(value: Any, depth: int) -> str:
-    """JSON in lines of `WIDTH`, as many values in each as fit: half the bytes of a value a line."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    if not isinstance(value, (dict, list)) or len(text) + depth <= WIDTH:
-        return text
-    if isinstance(value, dict):
-        parts = [f"{json.dumps(name)}:{_filled(inner, depth + 1)}" for name, inner in value.items()]
-    else:
-        parts = [_filled(inner, depth + 1) for inner in value]
-    lines: list[str] = []
-    for part in parts:
-        whole = bool(lines) and "\n" not in part and "\n" not in lines[-1]
-        if whole and depth + len(lines[-1]) + len(part) + 3 <= WIDTH:
-            lines[-1] += "," + part
-        else:
-            lines.append(part)
-    begin, end = "{}" if isinstance(value, dict) else "[]"
-    return f"{begin}\n" + ",\n".join(" " * (depth + 1) + line for line in lines) + "\n" + " " * depth + end
+def _by_row(value: Any) -> str:
+    """JSON with a row a line: an object that holds a list of objects has a line for each field, the list one for each
+    object."""
+    if isinstance(value, dict) and any(map(_is_rows, value.values())):
+        return "{\n" + ",\n".join(f"{json.dumps(name)}:{_by_row(inner)}" for name, inner in value.items()) + "\n}"
+    if _is_rows(value):
+        return "[\n" + ",\n".join(map(_by_row, value)) + "\n]"
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def _is_rows(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(inner, dict) for inner in value)
 
 
 def _rounded(value: Any, digits: int = 6) -> Any:

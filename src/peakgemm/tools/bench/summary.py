@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import exp, log
+from statistics import geometric_mean
 from typing import Any
 
 from .variants import Variant
 
 Row = Mapping[str, Any]
-
-
-def geomean(values: Sequence[float]) -> float | None:
-    """Geometric mean; None of nothing."""
-    return exp(sum(map(log, values)) / len(values)) if values else None
 
 
 def summarise(name: str, variant: Variant, rows: Sequence[Row]) -> dict[str, Any]:
@@ -32,9 +27,10 @@ def summarise(name: str, variant: Variant, rows: Sequence[Row]) -> dict[str, Any
                 peers.setdefault(peer, []).append((row["ratio_to_cublas"], measures["ratio_to_cublas"]))
     return {
         "suite": name, **variant.fields(), "rows": len(rows), "failed": sum("error" in row for row in rows),
-        "geomean": geomean(ratios), "worst": worst and worst["ratio_to_cublas"], "worst_name": worst and worst["name"],
+        "geomean": geometric_mean(ratios) if ratios else None,
+        "worst": worst and worst["ratio_to_cublas"], "worst_name": worst and worst["name"],
         "wins": sum(ratio > 1 for ratio in ratios) / len(ratios) if ratios else None,
-        "peers": {peer: {"geomean": geomean([theirs for _, theirs in pairs]),
+        "peers": {peer: {"geomean": geometric_mean([theirs for _, theirs in pairs]),
                          "not_slower": sum(ours >= theirs for ours, theirs in pairs) / len(pairs)}
                   for peer, pairs in peers.items()},
     }

@@ -51,9 +51,14 @@ class Comparison:
         """Baseline over ours, pair by pair."""
         return [b / a for a, b in zip(self.ours_ms, self.baseline_ms, strict=True)]
 
+    @property
+    def spread(self) -> tuple[float, float]:
+        """The 10th and the 90th percentile of the ratios."""
+        ratios = sorted(self.ratios)
+        return ratios[len(ratios) // 10], ratios[-1 - len(ratios) // 10]
+
     def to_json(self, flops: int) -> dict[str, Any]:
         """Medians, spread (10th to 90th percentile) and raw samples; TFLOPS from ``flops`` a call."""
-        ratios = sorted(self.ratios)
         ours, base = median(self.ours_ms), median(self.baseline_ms)
 
         def tflops(ms: float | None) -> float | None:
@@ -64,8 +69,8 @@ class Comparison:
             "tflops": tflops(ours),
             "eager_tflops": tflops(self.eager_ms),
             "cublas_tflops": tflops(base),
-            "ratio_to_cublas": median(ratios),
-            "ratio_spread": [ratios[len(ratios) // 10], ratios[-1 - len(ratios) // 10]],
+            "ratio_to_cublas": median(self.ratios),
+            "ratio_spread": list(self.spread),
             **self.state,
             "samples_ms": {"ours": self.ours_ms, "cublas": self.baseline_ms},
         }

@@ -7,6 +7,7 @@ from itertools import groupby
 from math import log2
 from typing import Any
 
+from ..bench.columns import rung_name
 from .svg import HEAT, SERIES, Chart
 
 Row = Mapping[str, Any]
@@ -20,11 +21,6 @@ def rung_class(number: int) -> str:
     """A colour for neighbours on the ladder: no shared memory, with it, register tiles, buffers, copies, tensor."""
     ends = (2, 5, 9, 12, 15)
     return f"s{(7, 4, 2, 0, 3, 1)[sum(number > end for end in ends)]}"
-
-
-def rung_label(row: Row) -> str:
-    """``03 shared tile``."""
-    return f"{row['number']:02} {row['name'].replace('_', ' ')}"
 
 
 def speed(lines: Sequence[Line], peak: float | None, title: str, x_title: str, width: int) -> Chart:
@@ -60,7 +56,7 @@ def climb(rungs: Sequence[Row], library: Sequence[tuple[str, float, float]], cub
     ``library`` holds (label, TFLOPS, ratio to cuBLAS in its own run).
     """
     narrow = width < NARROW
-    entries = [(rung_label(row), row["tflops"], row["ratio_to_cublas"], rung_class(row["number"])) for row in rungs]
+    entries = [(rung_name(row), row["tflops"], row["ratio_to_cublas"], rung_class(row["number"])) for row in rungs]
     entries += [(label, tflops, ratio, "s6") for label, tflops, ratio in library]
     height = 21
     chart = Chart(width, 102 + height * len(entries) + 12 * bool(library), title,

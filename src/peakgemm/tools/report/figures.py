@@ -10,11 +10,12 @@ from statistics import median
 from typing import Any
 
 from ...errors import InvalidValue
+from ..bench.columns import rung_name
 from ..bench.variants import IEEE, Variant
 from . import charts
 from .data import Data, Row, Source
 from .svg import Chart
-from .tables import Table, bench_table, facts_table, rung_name, sweep_table
+from .tables import Table, bench_table, facts_table, sweep_table
 
 WIDTH = 860  # of a figure on a desk
 LIBRARY = {"IEEE": "s6 bold dash", "emulated": "s6 bold"}  # others: in one colour, beneath
@@ -179,7 +180,7 @@ def _rung_lines(runs: Sequence[tuple[int, list[Row]]]) -> Iterator[charts.Line]:
         for row in rows:
             points.setdefault(row["number"], []).append((size, row["tflops"]))
     for number, line in points.items():
-        yield charts.rung_label(named[number]), f"{number:02}", charts.rung_class(number), line
+        yield rung_name(named[number]), f"{number:02}", charts.rung_class(number), line
     yield "cuBLAS FP32", "cuBLAS FP32", "ink bold", [(size, rows[-1]["cublas_tflops"]) for size, rows in runs]
 
 
@@ -219,7 +220,7 @@ def _roofline(data: Data) -> Iterator[Figure]:
                 if shape == (size,) * 3:
                     counted |= {row["number"]: row["ncu"]["dram_bytes"] for row in reversed(rows)
                                 if row["ncu"].get("dram_bytes")}
-        points = [(charts.rung_label(row), charts.rung_class(row["number"]), 1 / row["bytes_per_flop"],
+        points = [(rung_name(row), charts.rung_class(row["number"]), 1 / row["bytes_per_flop"],
                    2 * size ** 3 / counted[row["number"]] if row["number"] in counted else None, row["tflops"])
                   for row in rungs if row["bytes_per_flop"]]
         title = f"Roofline at {size}"

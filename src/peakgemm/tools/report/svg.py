@@ -154,10 +154,8 @@ class Chart:
                 x, y = 6.0, y + 18
             if mark == "dot":
                 self.dot(x + 5, y - 4, kind, radius=4)
-            elif mark == "box":
-                self.box(x, y - 10, 12, 12, kind)
             else:
-                self.line([(x - 2, y - 4), (x + 13, y - 4)], kind)
+                self.box(x, y - 10, 12, 12, kind)
             self.say(x + 17, y, words, "small")
             x += room
         return y + 18

@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from ..bench.variants import Variant
-
-Row = Mapping[str, Any]
-Cell = tuple[str, float | None]
-
-
-@dataclass(frozen=True)
-class Column:
-    """``of`` a row: a field's name, or a function; ``digits`` behind the point; None: words."""
-
-    header: str
-    of: str | Callable[[Row], Any]
-    digits: int | None = None
-
-    def cell(self, row: Row) -> Cell:
-        """The text, and the number that it is sorted by; a dash where there is nothing."""
-        value = row.get(self.of) if isinstance(self.of, str) else self.of(row)
-        if value is None or self.digits is None or isinstance(value, str):
-            return ("-" if value is None else str(value), None)
-        return (f"{value:,.{self.digits}f}", value)
+from ..bench import columns as c
+from ..bench.columns import Cell, Column, Row
 
 
 @dataclass(frozen=True)
@@ -70,34 +52,11 @@ def _value(value: float | None, text: str) -> str:
     return "" if value is None or str(value) == text else f' data-value="{escape(str(value))}"'
 
 
-def rung_name(row: Row) -> str:
-    """``14 large tile``, or the name of its configuration in place of the rung's."""
-    return f"{row['number']:02} {row.get('config_name') or row['name'].replace('_', ' ')}"
-
-
-def _tile(row: Row) -> str:
-    c = row["config"]
-    return f"{c['bm']}x{c['bn']}x{c['bk']} / {c['tm']}x{c['tn']}"
-
-
-def _percent(name: str) -> Callable[[Row], float | None]:
-    return lambda row: None if row[name] is None else 100 * row[name]
-
-
-_LOOP = (Column("FFMA, %", _percent("ffma_fraction"), 1), Column("bank ceiling, %", _percent("bank_ceiling"), 1))
-_RESOURCES = (Column("registers", "registers", 0), Column("spilled, B", "spill_bytes", 0),
-              Column("shared, B", "shared_bytes", 0))
-_ERRORS = (Column("error, eps", "max_error", 2), Column("cuBLAS's", "reference_error", 2))
-_FACTS = (Column("rung", rung_name), Column("block x BK / thread", _tile), *_RESOURCES, Column("threads", "threads", 0),
-          Column("blocks/SM", "blocks_per_sm", 0), Column("limited by", "limited_by"),
-          Column("loop instructions", "loop_instructions", 0), *_LOOP, Column("B/FLOP", "bytes_per_flop", 3))
-_MEASURED = (Column("TFLOPS", "tflops", 2), Column("of cuBLAS", "ratio_to_cublas", 3), *_ERRORS,
-             Column("MHz", "sm_clock_mhz", 0), Column("W", "power_w", 0))
-
-
 def facts_table(rows: Sequence[Row]) -> Table:
     """A row a kernel: resources, main loop, and speed where it was measured."""
-    return Table.of(rows, (*_FACTS, *(_MEASURED if any(row.get("tflops") for row in rows) else ())))
+    measured = (c.TFLOPS, c.RATIO, *c.ERRORS, *c.CLOCK) if any(row.get("tflops") for row in rows) else ()
+    return Table.of(rows, (c.RUNG, c.TILE, *c.RESOURCES, c.BLOCKS, c.LIMITED, c.INSTRUCTIONS, *c.LOOP, c.BYTES,
+                           *measured))
 
 
 def bench_table(rows: Sequence[Row]) -> Table:
@@ -108,21 +67,13 @@ def bench_table(rows: Sequence[Row]) -> Table:
         return lambda row: row.get("peers", {}).get(name, {}).get("ratio_to_cublas")
 
     return Table.of(rows, (
-        Column("suite", lambda row: Variant.of(row).name(row["suite"])), Column("case", "name"),
-        Column("kernel", "kernel"), Column("TFLOPS", "tflops", 2), Column("cuBLAS", "cublas_tflops", 2),
-        Column("ratio", "ratio_to_cublas", 3), Column("10 %", lambda row: row["ratio_spread"][0], 3),
-        Column("90 %", lambda row: row["ratio_spread"][1], 3), *(Column(name, of_peer(name), 3) for name in peers),
-        *_ERRORS, Column("timed", "mode"), Column("pJ/FLOP", "pj_per_flop", 1)))
+        c.SUITE, c.CASE, c.Column("kernel", "kernel"), c.TFLOPS, c.CUBLAS, c.RATIO,
+        c.Column("10 %", lambda row: row["ratio_spread"][0], 3),
+        c.Column("90 %", lambda row: row["ratio_spread"][1], 3),
+        *(c.Column(name, of_peer(name), 3) for name in peers), *c.ERRORS, c.TIMED,
+        c.Column("pJ/FLOP", "pj_per_flop", 1)))
 
 
 def sweep_table(rows: Sequence[Row]) -> Table:
     """A row a tile."""
-    def size(name: str) -> Callable[[Row], Any]:
-        return lambda row: row["config"][name]
-
-    sizes = (("bm", "bm"), ("bn", "bn"), ("bk", "bk"), ("rm", "tm"), ("rn", "tn"))
-    return Table.of(rows, (
-        *(Column(header, size(name), 0) for header, name in sizes),
-        Column("double buffer", lambda row: "on" if row["config"]["stages"] == 2 else "off"), *_RESOURCES,
-        Column("warps/SM", "warps_per_sm", 0), Column("limited by", "limited_by"), *_LOOP,
-        Column("TFLOPS", "tflops", 1), Column("of cuBLAS", "ratio_to_cublas", 3)))
+    return Table.of(rows, (*c.TILES, c.DOUBLE, *c.RESOURCES, c.WARPS, c.LIMITED, *c.LOOP, c.TFLOPS, c.RATIO))

@@ -80,9 +80,8 @@ def halve(candidates: Sequence[Candidate], compare: Compare, error: Callable[[Ca
         scores = []
         for candidate in alive[:size]:
             try:
-                ratios = sorted(compare(candidate, each).ratios)
-                spread = ratios[len(ratios) // 10], ratios[-1 - len(ratios) // 10]
-                scores.append((median(ratios), spread, candidate))
+                compared = compare(candidate, each)
+                scores.append((median(compared.ratios), compared.spread, candidate))
             except Exception as why:  # a compiler's or a driver's refusal: the others go on
                 refused.append(f"{candidate.label}: {first_line(why)}")
         scores.sort(key=lambda score: -score[0])  # stable: equals stay in the model's order

@@ -72,7 +72,8 @@ def div32(a: Array, b: Array, mode: str = "rn") -> Array:
     side = np.sign(r) * np.sign(b)
     s = q.astype(np.float64)
     s = np.where(np.isfinite(s) & (side != 0), np.nextafter(s, np.where(side > 0, np.inf, -np.inf)), s)
-    return narrow(s, np.float32, mode)
+    overflows = np.isinf(q) & np.isfinite(a) & (b != 0)
+    return narrow(np.where(overflows, np.copysign(2.0**128, s), s), np.float32, mode)
 
 
 def sqrt32(a: Array, mode: str = "rn") -> Array:

@@ -5,39 +5,31 @@ from __future__ import annotations
 import errno
 import json
 import os
-import stat
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from peakgemm import cli
+from commands import run  # noqa: F401
 from peakgemm.errors import CompileFailed, InvalidValue
+from peakgemm.kernels.library import recipes
 from peakgemm.kernels.recipe import Recipe
 from peakgemm.problem import Problem
 from peakgemm.runtime import cache, nvrtc
 from peakgemm.runtime import compile as compiler
 from peakgemm.runtime.compile import compile_source
+from peakgemm.selection.choose import choose, warm_set
 from scale import SCALE, files, scale
 
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that has announced nothing yet, and finds a tenth of a second long."""
-    monkeypatch.setattr(compiler, "ANNOUNCE_AFTER", 0.1)
-    monkeypatch.setitem(compiler._silence, "said", 0)
-
-
-def halves(folder: Path) -> tuple[Path, Path]:
-    """Binary and facts of the one entry."""
-    first, second = sorted(files(folder), key=lambda f: f.read_bytes().startswith(b"{"))
-    return first, second
+posix = pytest.mark.skipif(os.name == "nt", reason="POSIX permissions and limits")
 
 
 # Damage
@@ -59,101 +51,77 @@ DAMAGE = {
 }
 
 
+@posix
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 def test_a_damaged_entry_is_compiled_anew(cold: Path, programs: SimpleNamespace, said: list[str], damage) -> None:
-    first = scale()
-    damage(*halves(cold))
-    assert scale() == first
-    assert programs.count == 2
-    assert said == [f"peakgemm: a damaged entry in the compile cache {cold} is compiled anew."]
-    assert scale() == first  # mended
-    assert programs.count == 2
-
-
-# Folders
-
-
-@pytest.mark.skipif(os.name == "nt", reason="POSIX permissions")
-class TestPrivacy:
-    def test_what_is_made_is_private(self, cold: Path) -> None:
-        before = os.umask(0)
-        try:
-            scale()
-        finally:
-            os.umask(before)
-        for folder in (cold, cold / "entries"):
-            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        assert [stat.S_IMODE(file.stat().st_mode) for file in files(cold)] == [0o600, 0o600]
-
-    @pytest.mark.parametrize("mode", [0o720, 0o777], ids=oct)
-    @pytest.mark.parametrize("part", [".", "entries"])
-    def test_a_folder_open_to_others_is_not_read(self, cold: Path, programs: SimpleNamespace, said: list[str],
-                                                 mode: int, part: str) -> None:
+    before = os.umask(0)
+    try:
         first = scale()
-        before = files(cold)
-        (cold / part).chmod(mode)
-        assert scale() == scale() == first
-        assert programs.count == 3
-        assert files(cold) == before
-        assert len(said) == 1
-        assert f"other users may write to {cold / part}. Run: chmod go-w {cold / part}" in said[0]
-
-    def test_a_strangers_folder_is_not_read(self, cold: Path, programs: SimpleNamespace, said: list[str],
-                                            monkeypatch: pytest.MonkeyPatch) -> None:
-        scale()
-        me = os.geteuid()
-        if me == 0:
-            os.chown(cold, 12345, -1)
-        else:
-            monkeypatch.setattr(os, "geteuid", lambda: me + 1)
-        scale()
-        assert programs.count == 2
-        assert len(said) == 1
-        assert f"{cold} belongs to user {12345 if me == 0 else me}" in said[0]
-        assert "Set PEAKGEMM_CACHE_DIR" in said[0]
-        with pytest.raises(InvalidValue, match=f"cannot clear the compile cache in {cold}: .* belongs to user"):
-            cache.clear()
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o77 for path in (cold, cold / "entries", *files(cold))} == {0}  # private
+    damage(*sorted(files(cold), key=lambda file: file.read_bytes().startswith(b"{")))
+    assert [scale(), programs.count] == [first, 2]
+    assert len(said) == 1 and f"a damaged entry in the compile cache {cold}" in said[0]
+    assert [scale(), programs.count] == [first, 2]  # mended
 
 
-def test_a_folder_that_cannot_be_made(cold: Path, programs: SimpleNamespace, said: list[str]) -> None:
-    cold.write_text("in the way")
-    assert scale() == scale()
-    assert programs.count == 2
-    assert len(said) == 1
-    assert f"no compile cache in {cold}" in said[0] and "Set PEAKGEMM_CACHE_DIR" in said[0]
+def test_an_entry_that_the_driver_refuses_is_made_again(cold: Path, programs: SimpleNamespace) -> None:
+    fresh, before = scale(), files(cold)
+    assert fresh.remake is None  # this process compiled it
+    assert scale().remake() == fresh
+    assert (programs.count, files(cold)) == (2, before)
 
 
-def test_a_read_only_disk_is_read(cold: Path, programs: SimpleNamespace, said: list[str],
-                                  monkeypatch: pytest.MonkeyPatch) -> None:
+# Folders of others, and disks that do not serve: each call compiles, and the reason is said once
+
+
+def _of_a_stranger(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    user = os.geteuid()
+    if user == 0:  # whose folders anyone trusts
+        os.chown(folder, 12345, -1)
+    else:
+        patch.setattr(os, "geteuid", lambda: user + 1)
+
+
+def _in_the_way(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    shutil.rmtree(folder)
+    folder.write_text("in the way")
+
+
+def _failing(owner: object, call: str, number: int) -> Callable[[Path, pytest.MonkeyPatch], None]:
+    def use(folder: Path, patch: pytest.MonkeyPatch) -> None:
+        real = getattr(owner, call)
+
+        def fail(*args, **kwargs):
+            if folder in Path(kwargs.get("dir", args[0] if args else ".")).parents:
+                raise OSError(number, os.strerror(number))
+            return real(*args, **kwargs)
+
+        patch.setattr(owner, call, fail)
+    return use
+
+
+@posix
+@pytest.mark.parametrize(("spoil", "compiled", "says"), [
+    (lambda folder, patch: folder.chmod(0o720), 4, ["other users may write to {}. Run: chmod go-w {}"]),
+    (lambda folder, patch: (folder / "entries").chmod(0o777), 4, ["other users may write to {}/entries. Run: chmod"]),
+    (_of_a_stranger, 4, ["{} belongs to user ", "Set PEAKGEMM_CACHE_DIR"]),
+    (_in_the_way, 4, ["no compile cache in {}", "Set PEAKGEMM_CACHE_DIR"]),
+    (_failing(tempfile, "mkstemp", errno.EROFS), 3, ["{} (Read-only file system)"]),  # what is there is read
+    (_failing(Path, "read_bytes", errno.EIO), 4, ["{} (Input/output error)"]),
+], ids=["open to others", "entries open", "a stranger's", "no folder", "read-only", "unreadable"])
+def test_a_cache_that_does_not_serve(cold: Path, programs: SimpleNamespace, said: list[str],
+                                     monkeypatch: pytest.MonkeyPatch, spoil, compiled: int, says: list[str]) -> None:
     first = scale(3)
-
-    def refuse(*args, **kwargs):
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    monkeypatch.setattr(tempfile, "mkstemp", refuse)
-    assert scale(3) == first
-    assert programs.count == 1
-    assert scale(4) == scale(4) != first
-    assert scale(5) != first
-    assert programs.count == 4
-    assert said == [f"peakgemm: cannot write the compile cache in {cold} (Read-only file system); "
-                    "going on without it."]
-
-
-def test_a_disk_that_cannot_be_read(cold: Path, programs: SimpleNamespace, said: list[str],
-                                    monkeypatch: pytest.MonkeyPatch) -> None:
-    read = Path.read_bytes
-
-    def fail(self):
-        if cold in self.parents:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return read(self)
-
-    scale()
-    monkeypatch.setattr(Path, "read_bytes", fail)
-    assert scale() == scale()
-    assert programs.count == 3
-    assert said == [f"peakgemm: cannot read the compile cache in {cold} (Input/output error); going on without it."]
+    spoil(cold, monkeypatch)
+    assert scale(3) == first and scale(4) == scale(4) != first
+    assert (programs.count, len(said)) == (compiled, 1)
+    for text in says:
+        assert text.replace("{}", str(cold)) in said[0]
+    if spoil is _of_a_stranger:
+        with pytest.raises(InvalidValue, match=f"{cold}: .* belongs to user"):
+            cache.clear()
 
 
 SMALL_DISK = f"""
@@ -162,22 +130,22 @@ from pathlib import Path
 from peakgemm.runtime import cache
 from peakgemm.runtime.compile import compile_source
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))  # bytes: writes stop midway
-found = [compile_source({SCALE!r}, "scale", "sm_90", {{"FACTOR": f}}) for f in (3, 4, 3)]
-assert found[0] == found[2] != found[1]
-assert all(c.remake is None and len(c.code) > 1000 for c in found)  # compiled, all three
+made = [compile_source({SCALE!r}, "scale", "sm_90", {{"FACTOR": f}}) for f in (3, 4, 3)]
+assert made[0] == made[2] != made[1]
+assert all(c.remake is None and len(c.code) > 1000 for c in made)  # compiled, all three
 print(sum(f.is_file() for f in cache.folder().rglob("*")))
 """
 
 
-@pytest.mark.skipif(os.name == "nt", reason="POSIX limits")
+@posix
 def test_writes_that_stop_midway_leave_nothing(cold: Path) -> None:
     done = subprocess.run([sys.executable, "-c", SMALL_DISK], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
-    assert done.stderr.splitlines() == [
-        f"peakgemm: cannot write the compile cache in {cold} (File too large); going on without it."]
+    line, = done.stderr.splitlines()
+    assert f"{cold} (File too large)" in line
 
 
-# Size
+# Size and keys
 
 
 def test_what_was_used_least_recently_goes(cold: Path, programs: SimpleNamespace,
@@ -201,17 +169,12 @@ def test_what_was_used_least_recently_goes(cold: Path, programs: SimpleNamespace
     assert [scale(factor).remake is not None for factor in (3, 5, 4)] == [True, True, False]
 
 
-# Keys
-
-
 @pytest.mark.parametrize(("names", "identity"), [
     ("cuda_bindings-13.5.0 nvidia_cuda_nvrtc-13.4.92 numpy-2.4.6", "cuda_bindings-13.5.0 nvidia_cuda_nvrtc-13.4.92"),
     ("cuda_bindings-12.9.4 nvidia_cuda_nvrtc_cu12-12.9.86", "cuda_bindings-12.9.4 nvidia_cuda_nvrtc_cu12-12.9.86"),
     # Of no distribution that the bindings load: it is asked.
     ("cuda_bindings-13.5.0", "NVRTC loaded cuda_bindings-13.5.0"),
-    ("cuda_bindings-12.9.4 nvidia_cuda_nvrtc-13.4.92", "NVRTC loaded cuda_bindings-12.9.4 nvidia_cuda_nvrtc-13.4.92"),
-    ("cuda_bindings-13.5.0 nvidia_cuda_nvrtc_cu12-12.9.86",
-     "NVRTC loaded cuda_bindings-13.5.0 nvidia_cuda_nvrtc_cu12-12.9.86")])
+    ("cuda_bindings-12.9.4 nvidia_cuda_nvrtc-13.4.92", "NVRTC loaded cuda_bindings-12.9.4 nvidia_cuda_nvrtc-13.4.92")])
 def test_the_key_names_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: str, identity: str) -> None:
     for name in names.split():
         (tmp_path / f"{name}.dist-info").mkdir()
@@ -229,7 +192,7 @@ def test_what_is_the_same_compilation(cold: Path, programs: SimpleNamespace, tex
     assert (first == second, second.remake is not None, programs.count) == (hit, hit, 2 - hit)
 
 
-# Many processes
+# Many processes and threads
 
 
 WORKER = f"""
@@ -238,28 +201,22 @@ from peakgemm.runtime import compile as compiler
 compiler.ANNOUNCE_AFTER = 300  # many on few cores take long
 sys.stdin.readline()  # all start together
 for factor in range(3):
-    c = compiler.compile_source({SCALE!r}, "scale", "sm_90", {{"FACTOR": factor + 2}})
+    c = compiler.compile_source({SCALE!r}, "scale", "sm_90", {{"FACTOR": factor + 2}}, name="scale.cu")
     print(hashlib.sha256(c.code).hexdigest(), c.registers)
 """
 
 
-def test_processes_on_a_cold_cache(cold: Path, programs: SimpleNamespace, said: list[str]) -> None:
+def test_processes_on_a_cold_cache(cold: Path, programs: SimpleNamespace) -> None:
     workers = [subprocess.Popen([sys.executable, "-c", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True) for _ in range(4)]
     for worker in workers:
         worker.stdin.write("go\n")
         worker.stdin.flush()
-    told = [worker.communicate(timeout=300) for worker in workers]
-    assert [worker.returncode for worker in workers] == [0] * 4, told
-    assert [err for _, err in told] == [""] * 4
-    assert len({out for out, _ in told}) == 1
+    printed = [worker.communicate(timeout=300) for worker in workers]
+    assert [worker.returncode for worker in workers] == [0] * 4, printed
+    assert len(set(printed)) == 1 and printed[0][1] == ""
     assert len(files(cold)) == 6  # three binaries, three facts, nothing half-written
-    assert len({scale(factor).code for factor in (2, 3, 4)}) == 3
-    assert (programs.count, said) == (3, [])  # under the name scale.cu: entries of their own
-    assert len(files(cold)) == 12
-
-
-# Many threads
+    assert len({scale(factor).code for factor in (2, 3, 4)}) == 3 and programs.count == 0
 
 
 def test_threads_share_a_compilation(cold: Path, programs: SimpleNamespace) -> None:
@@ -268,8 +225,8 @@ def test_threads_share_a_compilation(cold: Path, programs: SimpleNamespace) -> N
     with ThreadPoolExecutor(4) as pool:
         shared = list(pool.map(lambda _: scale(), range(4)))
     assert programs.count == 1
-    assert all(one == shared[0] for one in shared)
-    assert sum(one.remake is None for one in shared) > 1  # not from the disk
+    assert all(each == shared[0] for each in shared)
+    assert sum(each.remake is None for each in shared) > 1  # not from the disk
 
 
 def test_a_failure_is_not_kept(cold: Path, programs: SimpleNamespace) -> None:
@@ -280,15 +237,13 @@ def test_a_failure_is_not_kept(cold: Path, programs: SimpleNamespace) -> None:
     with pytest.raises(CompileFailed, match="out of luck"):
         scale()
     programs.meanwhile = lambda: None
-    assert scale().entry == "scale"
-    assert programs.count == 2
-
-
-# Announcements
+    assert scale().entry == "scale" and programs.count == 2
 
 
 def test_a_long_compilation_says_so_meanwhile(cold: Path, programs: SimpleNamespace, said: list[str],
-                                              impatient: None) -> None:
+                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "ANNOUNCE_AFTER", 0.1)
+    monkeypatch.setitem(compiler._silence, "said", 0)
     heard = []
 
     def listen() -> None:
@@ -300,81 +255,42 @@ def test_a_long_compilation_says_so_meanwhile(cold: Path, programs: SimpleNamesp
 
     programs.meanwhile = listen
     scale(3)
-    assert heard == [f"peakgemm: compiling scale.cu for sm_90 (first use; cached in {cold}) ..."]
+    assert len(heard) == 1 and "compiling scale.cu for sm_90" in heard[0] and str(cold) in heard[0]
     programs.meanwhile = lambda: threading.Event().wait(0.3)
     scale(4)
     assert len(said) == 1  # once is enough
 
 
-# Entries of no use
-
-
-def test_an_entry_that_the_driver_refuses_is_made_again(cold: Path, programs: SimpleNamespace) -> None:
-    fresh = scale()
-    assert fresh.remake is None  # this process compiled it
-    before = files(cold)
-    assert scale().remake() == fresh
-    assert programs.count == 2
-    assert files(cold) == before
-
-
 # The command line
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """Run a command line in this process: exit code, what it printed, what it complained of."""
-    monkeypatch.setattr("peakgemm.runtime.device.find", lambda: None)
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["peakgemm", *words])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        return end.value.code or 0, *capsys.readouterr()
-    return call
-
-
-def test_clear_leaves_what_is_not_ours_and_tuning_entries_unless_told(cold: Path, run) -> None:
+def test_clear_leaves_what_is_not_ours_and_tuning_entries_unless_told(cold: Path, run) -> None:  # noqa: F811
     scale()
     (cold / "tuned").mkdir()
     others = [cold / "notes.txt", cold / "tuned" / "notes.txt", cold / "tuned" / "one.json"]
     for file in others:
         file.write_text("{}")
-    assert run("cache", "clear")[0] == 0
-    assert files(cold) == others
-    assert run("cache", "clear", "--tuned")[0] == 0
-    assert files(cold) == others[:2]
+    for words, left in ((), others), (("--tuned",), others[:2]):
+        assert run("cache", "clear", *words)[0] == 0
+        assert files(cold) == left
 
 
-@pytest.fixture
-def three(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is warmed are three kernels that compile in no time."""
-    recipes = [Recipe(SCALE, "scale", "sm_90", {"FACTOR": factor}, "scale.cu") for factor in (2, 3, 4)]
-    monkeypatch.setattr("peakgemm.selection.choose.warm_set", lambda arch: recipes)
-
-
-def test_warm(cold: Path, programs: SimpleNamespace, run, three: None) -> None:
+def test_warm(cold: Path, programs: SimpleNamespace, run, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    made = [Recipe(SCALE, "scale", "sm_90", {"FACTOR": factor}, "scale.cu") for factor in (2, 3, 4)]
+    monkeypatch.setattr("peakgemm.selection.choose.warm_set", lambda arch: made)
     for new in (3, 0):
         assert run("cache", "warm", "--arch", "sm_90") == (0, f"{cold}: 3 kernels for sm_90, {new} of them new\n", "")
     assert programs.count == 3
+    monkeypatch.setenv("PEAKGEMM_CACHE_DIR", str(files(cold)[0]))  # a file is in the way
+    code, _, err = run("cache", "warm", "--arch", "sm_90")
+    assert code == 2 and "nothing would be kept: " in err and "Set PEAKGEMM_CACHE_DIR" in err
 
 
 def test_what_is_warmed_is_all_that_a_first_call_compiles() -> None:
     """Partial sums, and repacked operands; of the set, the kernels of every launch."""
-    from peakgemm.kernels.library import recipes
-    from peakgemm.selection.choose import choose, warm_set
-
     problem = Problem.contiguous(4095, 4095, 4095)
     choice = choose(problem, "sm_90", 132)
     wanted = recipes(choice.kernel, choice.config, problem, "sm_90", 132)
     assert [made.entry for made in wanted] == ["ffma_first_chunk", "ffma_wide", "ffma_reduce"]
     assert set(wanted) <= set(warm_set("sm_90"))
     assert "ffma_first_chunk" not in {made.entry for made in warm_set("sm_75")}
-
-
-def test_warm_without_a_cache_is_refused(cold: Path, run, three: None) -> None:
-    cold.write_text("in the way")
-    code, _, err = run("cache", "warm", "--arch", "sm_90")
-    assert code == 2
-    assert "nothing would be kept: " in err
-    assert "Set PEAKGEMM_CACHE_DIR" in err

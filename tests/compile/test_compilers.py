@@ -3,12 +3,11 @@ index, from which each release comes."""
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from lab import compilers
 from peakgemm.errors import MissingComponent
 from peakgemm.kernels.ffma.specialised import SPECIALISED
 from peakgemm.kernels.ffma.tile_model import tilings
@@ -16,35 +15,22 @@ from peakgemm.kernels.patched import REBUILT
 from peakgemm.runtime.nvrtc import TESTED
 from peakgemm.selection.machine import machine
 
-ROOT = Path(__file__).parents[2]
-PINNED = next(line.partition("==")[2] for line in (ROOT / "constraints.txt").read_text().splitlines()
-              if line.startswith("nvidia-cuda-nvrtc=="))
+CONSTRAINTS = (Path(__file__).parents[2] / "constraints.txt").read_text().splitlines()
+PINNED = next(line.partition("==")[2] for line in CONSTRAINTS if line.startswith("nvidia-cuda-nvrtc=="))
 
 
-@pytest.fixture
-def compilers(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The tool as a module."""
-    return importlib.import_module("lab.compilers")
-
-
-def test_the_pinned_release_is_tested() -> None:
-    numbers = [tuple(map(int, release.split("."))) for release in TESTED]
-    assert PINNED in TESTED and numbers == sorted(numbers)
-
-
-def test_every_family_is_compiled(compilers: Any) -> None:
-    """Each kernel once, and every tile that a square's choice may take."""
-    entries = compilers.entries()
-    names = {entry[:2] for entry in entries}
-    assert len(names) == len(entries)
+def test_what_is_compiled_by_each_release() -> None:
+    """Every family's kernels, and every tile that a square's choice may take."""
+    assert PINNED in TESTED and sorted(TESTED, key=lambda release: [*map(int, release.split("."))]) == list(TESTED)
+    names = [entry[:2] for entry in compilers.entries()]
+    assert len(set(names)) == len(names)
     assert {family for family, _ in names} == {"specialised", "wide", "chain", "skinny", "small", "staged", "emulated",
                                                "ladder", "second kernel"}
-    tiles = {config.label() for config in tilings(SPECIALISED, machine("sm_90", 132))}
-    assert tiles <= {label for family, label in names if family == "specialised"}
-    assert {"16_sass_tuned", "18_tensor_cores"} <= {label for _, label in names}
+    assert {tiling.label() for tiling in tilings(SPECIALISED, machine("sm_90", 132))} | {
+        "16_sass_tuned", "18_tensor_cores"} <= {label for _, label in names}
 
 
-def test_a_release_that_is_nowhere_is_told(compilers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_that_is_nowhere_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compilers, "FOLDERS", tmp_path)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", "")
@@ -54,7 +40,7 @@ def test_a_release_that_is_nowhere_is_told(compilers: Any, tmp_path: Path, monke
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("release", sorted({TESTED[0], PINNED, TESTED[-1]}))
-def test_the_fastest_kernels_are_compiled_well(compilers: Any, release: str) -> None:
+def test_the_fastest_kernels_are_compiled_well(release: str) -> None:
     try:
         compilers.fetch(release)
     except MissingComponent as error:

@@ -20,79 +20,64 @@ from peakgemm.tools.explore.linked import rung_sass
 
 __all__ = ["here", "run"]
 
-TRANSPOSE = ROOT / "tests" / "support" / "fixtures" / "transpose_naive_tile.cu"
+TRANSPOSE = str(ROOT / "tests" / "support" / "fixtures" / "transpose_naive_tile.cu")
 LAUNCH = ("--grid", "2x2", "--block", "32x32", "--arg", "f32:64x64", "--arg", "f32:64x64:arange", "--arg", "64",
           "--arg", "64")
 
 
+def data_of(page: Path) -> list:
+    return json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.S)[1])
+
+
 def test_rungs_side_by_side(here: Path, run) -> None:
-    code, said, _ = run("explore", "03", "04", "-o", "out")
-    assert (code, "page written to out/index.html" in said) == (0, True)
+    assert run("explore", "03", "04", "-o", "out")[0] == 0
     three, four = (json.loads((here / "out" / name).read_text()) for name in ("03.json", "04.json"))
     assert three["counters"]["shared_wavefronts"] == 418_176
     assert four["counters"]["shared_wavefronts"] == 25_344
-    text = (here / "out" / "index.html").read_text()
-    held = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])
-    assert [one["name"] for one in held] == ["03", "04"]
+    assert [each["name"] for each in data_of(here / "out" / "index.html")] == ["03", "04"]
 
 
 @pytest.mark.parametrize("number", [3, 13, 14])
 def test_sass_is_linked_to_the_instructions_that_were_traced(number: int) -> None:
-    found = rung_trace(rung(number))
-    sass = rung_sass(rung(number), found)
-    linked = [line for line in sass["lines"] if "code" in line]
-    assert len(linked) > 0.98 * len(sass["lines"]) > 60
-    texts = [found["code"][line["code"]]["text"] for line in linked if line["text"].split()[0] == "FFMA"]
-    assert texts
-    assert all(text.startswith("fma.rn.f32") for text in texts)
-    copies = [found["code"][line["code"]]["text"] for line in linked if "LDGSTS" in line["text"]]
-    assert all("cp.async" in text for text in copies)
-    assert any(line["late"] for line in sass["lines"])
-    assert all(re.fullmatch(r"[01r.!A-Z]*", line["reads"]) for line in sass["lines"])
+    trace = rung_trace(rung(number))
+    lines = rung_sass(rung(number), trace)["lines"]
+    linked = [(line["text"], trace["code"][line["code"]]["text"]) for line in lines if "code" in line]
+    assert len(linked) > 0.98 * len(lines) > 60
+    assert any(text.split()[0] == "FFMA" for text, _ in linked)
+    assert all(ptx.startswith("fma.rn.f32") for text, ptx in linked if text.split()[0] == "FFMA")
+    assert all("cp.async" in ptx for text, ptx in linked if "LDGSTS" in text)
+    assert any(line["late"] for line in lines)
+    assert all(re.fullmatch(r"[01r.!A-Z]*", line["reads"]) for line in lines)
 
 
 def test_a_file_of_cuda(here: Path, run) -> None:
-    code, _, wrong = run("explore", str(TRANSPOSE), *LAUNCH, "-o", "page.html")
-    assert (code, wrong) == (0, "")
-    assert [path.name for path in here.iterdir()] == ["page.html"]
-    data = re.search(r'id="data">(.*?)</script>', (here / "page.html").read_text(), re.S)[1]
-    (found,) = json.loads(data)
-    assert found["name"] == "transpose_naive_tile"
-    assert "33 words in place of 32" in data
-    assert found["files"][0]["lines"][0].startswith("// Someone's transpose")
-    assert found["sass"]["notes"] or found["sass"]["lines"]
-
-
-def test_what_the_checks_find_is_in_the_page(here: Path, run) -> None:
+    code, _, wrong = run("explore", TRANSPOSE, *LAUNCH, "-o", "page.html")
+    assert (code, wrong, [path.name for path in here.iterdir()]) == (0, "", ["page.html"])
+    (data,) = data_of(here / "page.html")
+    assert data["name"] == "transpose_naive_tile" and "33 words in place of 32" in json.dumps(data)
+    assert data["files"][0]["lines"][0].startswith("// Someone's transpose")
+    assert data["sass"]["notes"] or data["sass"]["lines"]
     (here / "beyond.cu").write_text('extern "C" __global__ void f(float* p) { p[threadIdx.x] = 1; }\n')
-    words = ("--grid", "1", "--block", "64", "--arg", "f32:40", "--no-sass", "-o", "p.html")
-    code, _, wrong = run("explore", "beyond.cu", *words)
+    code, _, wrong = run("explore", "beyond.cu", "--grid", "1", "--block", "64", "--arg", "f32:40", "-o", "p.html")
     assert (code, "beyond.cu: 1 fault; the page says which" in wrong) == (1, True)
     assert "outside every array" in (here / "p.html").read_text()
-    (here / "odd.ptx").write_text("odd")
-    code, _, wrong = run("explore", "odd.ptx", "--grid", "1", "--block", "64", "-o", "q.html")
-    assert code == 2
-    assert wrong
-    assert not (here / "q.html").exists()
 
 
 @pytest.mark.parametrize(("words", "what"), [
     (("99",), "unknown rung"),
     (("mine.cu", "--grid", "1", "--block", "32"), "mine.cu is not a file"),
-    ((str(TRANSPOSE),), "needs --grid and --block"),
-    ((str(TRANSPOSE), "--grid", "1", "--block", "a"), "--block 'a' is not X"),
-    ((str(TRANSPOSE), "--grid", "1", "--block", "32", "--shape", "1x1x1"), "--shape: for rungs only"),
+    ((TRANSPOSE,), "needs --grid and --block"),
+    ((TRANSPOSE, "--grid", "1", "--block", "a"), "--block 'a' is not X"),
+    ((TRANSPOSE, "--grid", "1", "--block", "32", "--shape", "1x1x1"), "--shape: for rungs only"),
     (("03", "--grid", "1"), "--grid: for files only"),
     (("15", "--arch", "sm_80"), "no kernel is left for sm_80"),
-    (("03", "--no-sass", "-o", "/proc/nothing/page.html"), "cannot write"),
-    (("03", "--no-sass", "-o", "gone/page.html"), "cannot write gone/page.html; name a file in a folder that exists"),
-    (("03", "--no-sass", "-o", "gone/pages"), "cannot write gone/pages"),
+    (("03", "--no-sass", "-o", "gone/page.html"), "cannot write gone/page.html"),
+    (("03", "--no-sass", "-o", "/proc/nothing/pages"), "cannot write"),
     (("03", "--no-sass", "--serve", "-o", "page.html"), "--serve needs a folder"),
 ])
 def test_mistakes(here: Path, run, words: tuple[str, ...], what: str) -> None:
     code, _, wrong = run("explore", *words)
-    assert (code, what in wrong) == (2, True), wrong
-    assert list(here.iterdir()) == []
+    assert (code, what in wrong, list(here.iterdir())) == (2, True, []), wrong
 
 
 def test_what_the_browser_gets_simulates_with_numpy_alone(tmp_path: Path) -> None:
@@ -100,29 +85,20 @@ def test_what_the_browser_gets_simulates_with_numpy_alone(tmp_path: Path) -> Non
     with zipfile.ZipFile(tmp_path / "peakgemm.zip") as packed:
         packed.extractall(tmp_path)
     code = ("import json, sys, peakgemm.tools.explore.browser as b; assert b.__file__.startswith(sys.argv[1]);"
-            "found = json.loads(b.answer(open(sys.argv[2]).read()));"
-            "print(found['trace']['counters']['shared_wavefronts'],"
+            "answer = json.loads(b.answer(open(sys.argv[2]).read()));"
+            "print(answer['trace']['counters']['shared_wavefronts'],"
             "*{m.split('.')[0] for m in sys.modules} & {'cuda', 'typer', 'rich', 'torch', 'platformdirs'})")
-    setup = next(one for one in site.setups() if one["name"] == "transpose")
+    setup = next(each for each in site.setups() if each["name"] == "transpose")
     (tmp_path / "request.json").write_text(json.dumps({**setup, "max_steps": 10**6, "max_seconds": 60}))
-    said = subprocess.run([sys.executable, "-c", code, str(tmp_path), str(tmp_path / "request.json")], check=True,
-                          capture_output=True, text=True, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
-    assert said.stdout.split() == ["4224"]  # and none of the modules
+    printed = subprocess.run([sys.executable, "-c", code, str(tmp_path), str(tmp_path / "request.json")], check=True,
+                             capture_output=True, text=True, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
+    assert printed.stdout.split() == ["4224"]  # and none of the modules
 
 
 def test_numpy_of_another_digest_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = {"info": {"version": "0"}, "packages": {"numpy": {"file_name": "numpy.whl", "sha256": "0" * 64}}}
     monkeypatch.setattr(site, "_from_cdn", lambda version, file: b"other")
-
-    def fails(file: str) -> bytes:
-        raise OSError("no network")
-
-    monkeypatch.setattr(site, "_from_carrier", fails)
-    with pytest.raises(MissingComponent, match=r"another SHA-256.*no network.*put it into"):
+    monkeypatch.setattr(site, "_from_carrier", lambda file: b"another")
+    with pytest.raises(MissingComponent, match=r"another SHA-256.*put it into"):
         site.numpy_wheel(lock, tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_without_pyodide_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(MissingComponent, match="npm ci"):
-        site.build_site(tmp_path / "out", tmp_path, tmp_path)

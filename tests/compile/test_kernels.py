@@ -22,11 +22,11 @@ from peakgemm.sass.facts import mix
 from peakgemm.sass.program import Program
 from peakgemm.tools.simulator.front.outline import outline
 from rung_code import build
+from seldom import exhaustive
 
 ROOT = Path(__file__).parents[2]
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 ALIGNED = ("sm_75", "sm_90", "sm_120")  # others guarded alone, which wants more registers
-SOURCES = sorted(path for suffix in ("*.cu", "*.cuh") for path in KERNELS.rglob(suffix))
 
 # Bits of each access in the main loop of the aligned compilation on sm_90.
 DIRECT = {"LDG": {"32"}}
@@ -43,11 +43,10 @@ WIDTHS = {
     18: {"LDS": {"32", "64"}},  # scales, to add up: the tensor cores read shared memory by themselves
 }
 
-Job = tuple[str, Config]
-
 every_rung = pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
-every_pair = pytest.mark.parametrize(
-    ("kernel", "arch"), [(k, arch) for k in LADDER for arch in ARCHITECTURES if not k.lacks(architecture(arch))],
+every_pair = pytest.mark.parametrize(  # newer ones, and those that have another's limits, in `make test-all`
+    ("kernel", "arch"), [(k, arch) if arch in ("sm_75", "sm_80", "sm_90") else exhaustive(k, arch)
+                         for k in LADDER for arch in ARCHITECTURES if not k.lacks(architecture(arch))],
     ids=lambda x: x if isinstance(x, str) else x.name)
 
 
@@ -56,17 +55,12 @@ def aligned_ways(arch: str) -> set[bool]:
 
 
 @cache
-def compiled(kernel: Kernel) -> dict[Job, Compiled]:
-    """Default and named configs, guarded and some aligned, for every architecture that the rung runs on."""
-    jobs = [(arch, replace(config, aligned=aligned))
-            for arch in ARCHITECTURES if not kernel.lacks(architecture(arch))
-            for config in dict.fromkeys((kernel.config_for(arch), *kernel.named.values()))
-            for aligned in aligned_ways(arch)]
-    return dict(zip(jobs, in_parallel(lambda job: build(kernel, job[1], job[0]), jobs), strict=True))
-
-
 def of(kernel: Kernel, arch: str) -> dict[Config, Compiled]:
-    return {config: code for (where, config), code in compiled(kernel).items() if where == arch}
+    """Default and named configs, guarded and some aligned."""
+    configs = [replace(config, aligned=aligned) for config in (kernel.config_for(arch), *kernel.named.values())
+               for aligned in aligned_ways(arch)]
+    configs = list(dict.fromkeys(configs))
+    return dict(zip(configs, in_parallel(lambda config: build(kernel, config, arch), configs), strict=True))
 
 
 # What the pinned NVRTC 13.0 spills, in bytes, with stack frames, by architecture, as configs.json declares it.
@@ -76,28 +70,19 @@ SPILLS = {(name, arch): {tuple(pair) for pair in pairs}
 
 
 @every_pair
-def test_compiles_without_spill(kernel: Kernel, arch: str) -> None:
-    found = of(kernel, arch)
-    assert {config.aligned for config in found} == aligned_ways(arch)
-    assert len(found) >= len(aligned_ways(arch)) * max(1, len(kernel.named))
-    spills = {(c.spill_bytes, c.stack_bytes) for c in found.values()}
+def test_code_is_as_the_tables_say(kernel: Kernel, arch: str) -> None:
+    """Spills, static shared memory, and room for as many blocks as the default promises."""
+    codes, limits, default = of(kernel, arch), architecture(arch), kernel.config_for(arch)
+    assert {config.aligned for config in codes} == aligned_ways(arch)
+    assert len(codes) >= len(aligned_ways(arch)) * max(1, len(kernel.named))
+    spills = {(c.spill_bytes, c.stack_bytes) for c in codes.values()}
     assert spills == SPILLS.get((kernel.name, arch), {(0, 0)}), f'"spills" of {kernel.name} in configs.json'
-    assert all(c.entry == kernel.entry and c.code.startswith(b"\x7fELF") for c in found.values())
-
-
-@every_pair
-def test_default_fits_the_blocks_that_it_promises(kernel: Kernel, arch: str) -> None:
-    limits = architecture(arch)
-    for aligned in aligned_ways(arch):
-        config = replace(kernel.config_for(arch), aligned=aligned)
-        fit = occupancy(limits, config.block_threads, of(kernel, arch)[config].registers, kernel.shared_bytes(config))
-        assert fit.blocks_per_sm >= config.min_blocks, fit
-
-
-@every_rung
-def test_static_shared_memory_is_what_the_table_says(kernel: Kernel) -> None:
-    for (_, config), code in compiled(kernel).items():
+    for config, code in codes.items():
+        assert code.entry == kernel.entry and code.code.startswith(b"\x7fELF")
         assert code.static_shared == (0 if kernel.dynamic else kernel.shared_bytes(config)), config
+        if replace(config, aligned=default.aligned) == default:
+            fit = occupancy(limits, config.block_threads, code.registers, kernel.shared_bytes(config))
+            assert fit.blocks_per_sm >= config.min_blocks, fit
 
 
 @every_rung
@@ -105,7 +90,7 @@ def test_main_loop_accesses(kernel: Kernel) -> None:
     if kernel.number not in WIDTHS:
         pytest.skip("WIDTHS does not say yet how this rung's loop accesses memory")
     config = replace(kernel.config_for("sm_90"), aligned=True)
-    found = mix(Program.of(Cubin.read(compiled(kernel)["sm_90", config].code)).main)
+    found = mix(Program.of(Cubin.read(of(kernel, "sm_90")[config].code)).main)
     assert {opcode: set(by_width) for opcode, by_width in found.widths.items()} == WIDTHS[kernel.number]
     if kernel.wgmma:  # low into high, high into the sums; twelve products of 64 x 128 x 16
         assert (found.ffma, found.classes["tensor"]) == (2 * config.tm * config.tn, 3 * config.bk // 16)
@@ -122,29 +107,21 @@ def test_the_table_holds_every_file() -> None:
 
 
 @every_rung
-def test_exports_one_entry(kernel: Kernel) -> None:
-    assert [str(one) for one in outline(kernel.source).kernels] == [kernel.entry]
-    assert kernel.source.count("__global__") == 1
-
-
-@every_rung
-def test_header_comment(kernel: Kernel) -> None:
-    header = header_comment(kernel.header)
-    assert header.startswith(f"{kernel.number:02} ")
-    parts = ["Idea", "Removes", "Leaves", *(["Measured"] if kernel in Checkout(ROOT).measured_rungs() else [])]
-    assert re.findall(r"^(\w+): \S", header, re.M) == parts
-
-
-@every_rung
-def test_parameters(kernel: Kernel) -> None:
+def test_the_text_of_a_rung(kernel: Kernel) -> None:
+    """One entry, its parameters, and a header comment whose parts the pages take."""
+    assert [str(each) for each in outline(kernel.source).kernels] == [kernel.entry]
     listed = re.search(rf"{kernel.entry}\s*\((.*?)\)", kernel.source, re.S)
     assert listed is not None
     maps = " TENSOR_MAPS" if kernel.tensor_copies else ""  # of A and B, in the aligned compilation
     assert " ".join(listed[1].split()) == (
         "const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C, int M, int N, int K, "
         "long long lda, long long ldb, long long ldc, float alpha, float beta" + maps)
+    header = header_comment(kernel.header)
+    assert header.startswith(f"{kernel.number:02} ")
+    parts = ["Idea", "Removes", "Leaves", *(["Measured"] if kernel in Checkout(ROOT).measured_rungs() else [])]
+    assert re.findall(r"^(\w+): \S", header, re.M) == parts
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
-def test_no_system_header(path) -> None:
-    assert not re.search(r"#\s*include\s*<", path.read_text())
+def test_no_system_header() -> None:
+    sources = [path for suffix in ("*.cu", "*.cuh") for path in KERNELS.rglob(suffix)]
+    assert [path.name for path in sources if re.search(r"#\s*include\s*<", path.read_text())] == []

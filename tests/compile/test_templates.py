@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from commands import here, run
+from seldom import exhaustive
 
 __all__ = ["here", "run"]
 
@@ -67,8 +68,9 @@ FORMS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("suffix", [".cu", ".cuh"])
+@pytest.mark.parametrize(("form", "suffix"), [
+    *((form, ".cuh" if i % 4 == 1 else ".cu") for i, form in enumerate(FORMS)),
+    *(exhaustive(form, ".cu" if i % 4 == 1 else ".cuh") for i, form in enumerate(FORMS))])
 def test_a_kernel_runs_in_all_three(here: Path, run, form: str, suffix: str) -> None:
     text, name, value = FORMS[form]
     path = here / f"own{suffix}"
@@ -91,11 +93,8 @@ def test_a_kernel_runs_in_all_three(here: Path, run, form: str, suffix: str) -> 
 
 
 PLAIN = "template <int N> __global__ void k(float *y) { y[0] = N; }"
-COMMANDS = pytest.mark.parametrize("command", [("simulate", *LAUNCH), ("inspect",), ("explore", *LAUNCH)])
-
-
-@COMMANDS
-@pytest.mark.parametrize(("text", "name", "says"), [
+COMMANDS = [("simulate", *LAUNCH), ("inspect",), ("explore", *LAUNCH)]
+MISTAKES: list[tuple[str, str, list[str]]] = [  # a source, what --kernel says, and what the refusal says
     (PLAIN, "", ["does not instantiate k<int N>; name its template arguments, as in: peakgemm inspect own.cu --kernel "
                  "'k<8>'"]),
     (PLAIN, "k", ["does not instantiate k<int N>; name its template arguments", "--kernel 'k<8>'"]),
@@ -108,26 +107,24 @@ COMMANDS = pytest.mark.parametrize("command", [("simulate", *LAUNCH), ("inspect"
     (PLAIN, "m<3>", ["own.cu holds no kernel 'm<3>'; it has k<int N>"]),
     ("__device__ int f() { return 3; }", "", ["own.cu holds no kernel; it has none"]),
     ("__global__ void a() {}\n__global__ void b() {}", "", ["own.cu holds 2 kernels (a(), b()); name one by --kernel"]),
-])
-def test_what_is_said_of_names(here: Path, run, command, text: str, name: str, says: list[str]) -> None:
+    # An error within a template is shown with its line.
+    ("template <int N>\n__global__ void k(float *y) {\n  y[0] = nosuch;\n}", "k<3>",
+     ['own.cu(3): error: identifier "nosuch"']),
+    ("template <int N>\n__global__ void k(float *y) {\n  static_assert(N > 9);\n}", "k<3>",
+     ["own.cu(3): error: static"]),
+    ("template <int N> __device__ int f() {\n  return nosuch;\n}\ntemplate <int N> __global__ void k(float *y) { "
+     "y[0] = f<N>(); }", "k<3>", ["own.cu(2): error: identifier"]),
+]
+
+
+@pytest.mark.parametrize(("command", "text", "name", "says"), [
+    (command, *mistake) if i % 3 == j else exhaustive(command, *mistake)
+    for i, mistake in enumerate(MISTAKES) for j, command in enumerate(COMMANDS)])
+def test_mistakes(here: Path, run, command, text: str, name: str, says: list[str]) -> None:
     (here / "own.cu").write_text(text)
     code, out, err = run(command[0], "own.cu", *command[1:], *(("--kernel", name) if name else ()))
-    assert (code, out) == (2, "") and "\0" not in err and err.count("\n") == 1
-    assert all(one in err for one in says), err
-
-
-@COMMANDS
-@pytest.mark.parametrize(("text", "says"), [
-    ("template <int N>\n__global__ void k(float *y) {\n  y[0] = nosuch;\n}", 'own.cu(3): error: identifier "nosuch"'),
-    ("template <int N>\n__global__ void k(float *y) {\n  static_assert(N > 9);\n}", "own.cu(3): error: static"),
-    ("template <int N> __device__ int f() {\n  return nosuch;\n}\ntemplate <int N> __global__ void k(float *y) { "
-     "y[0] = f<N>(); }", "own.cu(2): error: identifier"),
-])
-def test_an_error_in_a_template_is_shown_with_its_line(here: Path, run, command, text: str, says: str) -> None:
-    (here / "own.cu").write_text(text)
-    code, out, err = run(command[0], "own.cu", *command[1:], "--kernel", "k<3>")
-    assert (code, out) == (2, "") and says in err, err
-    assert "\0" not in err and "__nv_name_map" not in err and "warning" not in err
+    assert (code, out) == (2, "") and all(each in err for each in says), err
+    assert not any(word in err for word in ("\0", "__nv_name_map", "warning"))
 
 
 def test_a_kernel_without_a_loop_is_listed_whole(here: Path, run) -> None:

@@ -46,7 +46,7 @@ def draw(family: str, shape: tuple[int, ...]) -> Any:
     return normal
 
 
-def check(got: Any, a: Any, b: Any, c: Any = None, alpha: float = 1.0, beta: float = 0.0, exact: bool = False) -> None:
+def check(got: Any, a: Any, b: Any, c: Any = None, alpha: float = 1.0, beta: float = 0.0) -> None:
     """Within the scheme's bound where the result is finite, and of IEEE's class where it is not."""
     k = a.shape[-1]
     wide_a, wide_b = a.double(), b.double()
@@ -65,8 +65,6 @@ def check(got: Any, a: Any, b: Any, c: Any = None, alpha: float = 1.0, beta: flo
     special = ~torch.isfinite(want)
     assert bool((torch.isnan(want[special]) == torch.isnan(got[special])).all())
     assert bool((want[special].nan_to_num() == got[special].double().nan_to_num()).all() or got.numel() == 0)
-    if exact:
-        assert torch.equal(got.double(), want)
 
 
 def cut(shape: tuple[int, int], family: str, how: str) -> Any:
@@ -78,32 +76,17 @@ def cut(shape: tuple[int, int], family: str, how: str) -> Any:
     return draw(family, shape)
 
 
-@pytest.mark.parametrize("precision", SCHEMES)
-@pytest.mark.parametrize(("m", "n", "k"), [(128, 128, 64), (1, 1, 1), (300, 333, 517), (129, 127, 65),
-                                             (64, 1000, 2048)])
-def test_layouts(precision: str, m: int, n: int, k: int) -> None:
-    for how_a in ("packed", "transposed", "padded"):
-        for how_b in ("packed", "transposed", "padded"):
-            a, b = cut((m, k), "normal", how_a), cut((k, n), "normal", how_b)
-            check(pg.matmul(a, b, precision=precision), a, b)
-    c = draw("normal", (m, n))
-    a, b = draw("normal", (m, k)), draw("normal", (k, n))
-    check(pg.gemm(a, b, c, alpha=-1.5, beta=0.5, precision=precision), a, b, c, -1.5, 0.5)
-    kept = c.clone()
-    pg.gemm(a, b, c, beta=2.0, out=c, precision=precision)
-    check(c, a, b, kept, 1.0, 2.0)
-    out = torch.full((n, m), float("nan"), device="cuda").T
-    check(pg.matmul(a, b, out=out, precision=precision), a, b)
-    nothing = torch.full((m, n), float("nan"), device="cuda")
-    check(pg.gemm(a, b, nothing, beta=0.0, precision=precision), a, b)
-
-
-@pytest.mark.parametrize("precision", SCHEMES)
-def test_batches(precision: str) -> None:
-    a, b = draw("normal", (3, 2, 100, 70)), draw("normal", (3, 2, 70, 90))
-    for x, y in ((a, b), (a, b[0, 0]), (a[:, :1], b), (a[0, 0], b), (a.transpose(0, 1), b.transpose(0, 1))):
-        check(pg.matmul(x, y, precision=precision), x.expand(*torch.broadcast_shapes(x.shape[:-2], y.shape[:-2]),
-                                                             *x.shape[-2:]), y)
+def test_out_and_c_of_any_layout() -> None:
+    """C in place, a transposed result, batches that share an operand; kernels are in test_families.py."""
+    for precision in SCHEMES:
+        a, b, c = draw("normal", (300, 517)), draw("normal", (517, 333)), draw("normal", (300, 333))
+        kept, out = c.clone(), torch.full((333, 300), float("nan"), device="cuda").T
+        check(pg.gemm(a, b, c, beta=2.0, out=c, precision=precision), a, b, kept, 1.0, 2.0)
+        check(pg.matmul(a, b, out=out, precision=precision), a, b)
+        x, y = draw("normal", (3, 2, 100, 70)), draw("normal", (3, 2, 70, 90))
+        for left, right in ((x, y), (x, y[0, 0]), (x[:, :1], y), (x[0, 0], y), (x.transpose(0, 1), y.transpose(0, 1))):
+            lead = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+            check(pg.matmul(left, right, precision=precision), left.expand(*lead, *left.shape[-2:]), right)
 
 
 def test_what_is_small_is_ieee() -> None:

@@ -21,12 +21,6 @@ def total(products, c, width=HOPPER):
     return float(accumulate(a, b, np.array([[[c]]], "f8"), width)[0, 0, 0])
 
 
-def test_a_subnormal_half_counts_as_if_it_were_none():
-    products = [P**-24, (P**-24, P**-16)]
-    assert total(products, 0.0, HALVES) == P**-24  # aligned to 2^-14: 2^-39 is the last bit kept
-    assert total(products, 0.0, HOPPER) == P**-24 + P**-40
-
-
 @pytest.mark.parametrize(("products", "c", "want"), [
     ([P**-24, P**-24], 1.0, 1 + P**-23),  # two extra bits: halves of the last place are kept,
     ([P**-25] * 4, 1.0, 1 + P**-23),  # and quarters,
@@ -60,13 +54,17 @@ def test_infinities_and_nan():
                                                    ([float("nan")], 0.0), ([1.0], float("nan"))])
 
 
-def test_generations_differ_in_bits_and_in_products_at_a_time():
-    assert total([P**-25] * 4, 1.0, HOPPER) == 1 + P**-23
-    assert total([P**-25] * 4, 1.0, AMPERE) == 1.0
-    assert total([P**-24] * 2, 1.0, AMPERE) == 1 + P**-23
-    later = [-1.0] + [0.0] * 7 + [P**-30]  # Ampere adds it when the rest has cancelled
-    assert total(later, 1.0, AMPERE) == P**-30 and total(later, 1.0, HOPPER) == 0.0
-    assert total(later[:1] + later[8:], 1.0, AMPERE) == 0.0
+LATER = [-1.0] + [0.0] * 7 + [P**-30]  # Ampere adds it when the rest has cancelled
+
+
+@pytest.mark.parametrize(("products", "c", "width", "want"), [
+    ([P**-25] * 4, 1.0, HOPPER, 1 + P**-23), ([P**-25] * 4, 1.0, AMPERE, 1.0),
+    ([P**-24] * 2, 1.0, AMPERE, 1 + P**-23), (LATER, 1.0, AMPERE, P**-30), (LATER, 1.0, HOPPER, 0.0),
+    (LATER[:1] + LATER[8:], 1.0, AMPERE, 0.0),
+    # A subnormal half counts as if it were none: aligned to 2^-14, 2^-39 is the last bit kept.
+    ([P**-24, (P**-24, P**-16)], 0.0, HALVES, P**-24), ([P**-24, (P**-24, P**-16)], 0.0, HOPPER, P**-24 + P**-40)])
+def test_generations_differ_in_bits_and_in_products_at_a_time(products, c, width, want):
+    assert total(products, c, width) == want
 
 
 def exponent(x):

@@ -13,96 +13,89 @@ from hypothesis import strategies as st
 
 import api_cases
 import stand_in
+from library_case import SMALL
 from peakgemm.calls import launch
 from peakgemm.calls.request import Request
-from peakgemm.kernels.ffma.specialised import SPECIALISED, SpecialisedConfig
+from peakgemm.kernels.ffma.specialised import SPECIALISED
 from peakgemm.problem import Problem
 from peakgemm.selection.choose import choose
 
 # The smallest tile of the kernel, cut whole and along K: many tiles, ragged edges and partial sums in small products.
-TINY = SpecialisedConfig(32, 16, 8, 4, 4, stages=2, producers=32)
-SPLIT = replace(TINY, split=2)
+TINY = replace(SMALL, bn=16, tn=4, stages=2, raster=1)
+LAYOUTS = (*api_cases.LAYOUTS, "flipped")
 
 
-def run(case: api_cases.Case, bound: Any) -> tuple[api_cases.Arrays, Any, stand_in.StandIn]:
-    """Run ``case`` with ``bound(problem, memory)`` in the place of kernels."""
-    arrays, library = api_cases.make(case), stand_in.StandIn()
-    canonical: list[Problem] = []
+class Calls:
+    """`on_device` with ``bound(problem, memory)`` in the place of kernels; what was bound, in order."""
 
-    def bound_for(problem: Problem, gpu: Any, choice: Any = None) -> Any:
-        canonical.append(problem)
-        return bound(problem, library.memory)
+    def __init__(self, patch: pytest.MonkeyPatch, bound: Any) -> None:
+        self.library, self.decided, self.canonical = stand_in.StandIn(), launch.Decided(calls={}), list[Problem]()
 
-    with pytest.MonkeyPatch.context() as patch:
+        def bound_for(problem: Problem, gpu: Any, choice: Any = None) -> Any:
+            assert stand_in.merged_once(problem.batch)
+            self.canonical.append(problem)
+            return bound(problem, self.library.memory)
+
         patch.setattr(launch, "bound_for", bound_for)
         patch.setattr(launch.device, "require", lambda index: stand_in.GPU)
+
+    def run(self, request: Request) -> Any:
+        return launch.on_device(self.library, 0, request, decided=self.decided).result
+
+    def check(self, case: api_cases.Case) -> None:
+        arrays = api_cases.make(case)
         request = Request(arrays.a, arrays.b, arrays.c, arrays.out, case.alpha, case.beta, case.trans_a, case.trans_b)
-        decided = launch.Decided(calls={})
-        got = launch.on_device(library, 0, request, decided=decided).result
+        got, bound = self.run(request), len(self.canonical)
         arrays.check(got)
-        bound_once = len(canonical)
+        assert arrays.out is None or got is arrays.out
         if arrays.out is None:  # the same again, from what was bound
-            arrays.check(launch.on_device(library, 0, request, decided=decided).result)
-            assert len(canonical) == bound_once
-    assert arrays.out is None or got is arrays.out
-    assert all(stand_in.merged_once(p.batch) for p in canonical)
-    return arrays, got, library
+            arrays.check(self.run(request))
+            assert len(self.canonical) == bound
 
 
+def draw(data: st.DataObject, *sizes: Any, **options: Any) -> api_cases.Case:
+    return api_cases.draw(lambda of: data.draw(st.sampled_from(of)), *sizes, **options)
+
+
+@pytest.mark.exhaustive
 @settings(max_examples=1500, deadline=None)
 @given(st.data())
 def test_interpreted(data: st.DataObject) -> None:
-    case = api_cases.draw(lambda options: data.draw(st.sampled_from(options)), layouts=(*api_cases.LAYOUTS, "flipped"))
-    arrays, got, _ = run(case, stand_in.Interpreted)
-    arrays.check(got)
+    with pytest.MonkeyPatch.context() as patch:
+        Calls(patch, stand_in.Interpreted).check(draw(data, layouts=LAYOUTS))
 
 
 def test_calls_share_one_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cases that are alike in all but one thing: what one of them is bound to is never another's."""
-    rng, library, decided = random.Random(5), stand_in.StandIn(), launch.Decided(calls={})
-    canonical: list[Problem] = []
-
-    def bound_for(problem: Problem, gpu: Any, choice: Any = None) -> Any:
-        canonical.append(problem)
-        return stand_in.Interpreted(problem, library.memory)
-
-    monkeypatch.setattr(launch, "bound_for", bound_for)
-    monkeypatch.setattr(launch.device, "require", lambda index: stand_in.GPU)
+    rng, calls = random.Random(5), Calls(monkeypatch, stand_in.Interpreted)
     for _ in range(600):
-        case = api_cases.draw(rng.choice, (1, 2, 3), layouts=(*api_cases.LAYOUTS, "flipped"))
-        for seed in (1, 2):
-            case.seed = seed
-            arrays = api_cases.make(case)
-            request = Request(arrays.a, arrays.b, arrays.c, arrays.out, case.alpha, case.beta, case.trans_a,
-                              case.trans_b)
-            arrays.check(launch.on_device(library, 0, request, decided=decided).result)
-    assert len(canonical) < 700 and len(decided.calls) < 4000
+        case = api_cases.draw(rng.choice, (1, 2, 3), layouts=LAYOUTS)
+        for case.seed in (1, 2):
+            calls.check(case)
+    assert len(calls.canonical) < 700 and len(calls.decided.calls) < 4000
     a, b, c, out = (np.full((8, 8), value, np.float32) for value in (1, 2, 3, 4))
     for c0, want in ((out, 20), (c, 19), (out, 35)):  # out is 4, then 19
-        launch.on_device(library, 0, Request(a, b, c0, out, beta=1.0), decided=decided)
+        calls.run(Request(a, b, c0, out, beta=1.0))
         assert (out == want).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=24, deadline=None)
 @given(st.data())
 def test_simulated(data: st.DataObject) -> None:
     """The kernel itself, checked for races and accesses out of bounds as well."""
-    sizes = (0, 1, 1, 2, 3, 5, 8, 15, 16, 17, 33)
-    case = api_cases.draw(lambda options: data.draw(st.sampled_from(options)), sizes)
-    config = data.draw(st.sampled_from([TINY, TINY, SPLIT]))
-    arrays, got, _ = run(case, lambda problem, memory: stand_in.Simulated(SPECIALISED, config, problem, memory))
-    arrays.check(got)
+    config = data.draw(st.sampled_from([TINY, TINY, replace(TINY, split=2)]))
+    with pytest.MonkeyPatch.context() as patch:
+        calls = Calls(patch, lambda problem, memory: stand_in.Simulated(SPECIALISED, config, problem, memory))
+        calls.check(draw(data, (0, 1, 1, 2, 3, 5, 8, 15, 16, 17, 33)))
 
 
 @settings(max_examples=8, deadline=None)
 @given(st.data())
 def test_chosen(data: st.DataObject) -> None:
     """The kernel and configuration that a GPU would be given."""
-    case = api_cases.draw(lambda options: data.draw(st.sampled_from(options)), (1, 2, 5, 17))
-
     def bound(problem: Problem, memory: Any) -> Any:
         choice = choose(problem, stand_in.GPU.arch, stand_in.GPU.sm_count)
         return stand_in.Simulated(choice.kernel, choice.config, problem, memory)
 
-    arrays, got, _ = run(case, bound)
-    arrays.check(got)
+    with pytest.MonkeyPatch.context() as patch:
+        Calls(patch, bound).check(draw(data, (1, 2, 5, 17)))

@@ -97,8 +97,7 @@ def _awaited(program: Program) -> Iterator[tuple[int, int, int]]:
         others = 0
         for word in program.words[before + 1:after]:
             if (word.queue == first.queue or word.reader == first.reader) and not word.never:
-                for number in (word.control.write_barrier, word.control.read_barrier):
-                    others |= 1 << number if number != NO_BARRIER else 0
+                others |= word.control.sets
         waits = 0
         for word in program.words[before + 1:after]:
             waits |= waited(word) | (0xFF if word.name == "DEPBAR" else 0)

@@ -10,7 +10,7 @@ from peakgemm.kernels.recipe import Recipe
 from peakgemm.kernels.registry import LADDER, rung
 from peakgemm.problem import Config
 from peakgemm.runtime.architectures import architecture
-from peakgemm.runtime.compile import Compiled, compile_source, in_parallel
+from peakgemm.runtime.compile import compile_source, in_parallel
 from peakgemm.runtime.source import assemble
 from peakgemm.sass.elf import Cubin
 from peakgemm.sass.program import Program
@@ -46,17 +46,10 @@ def every_rung() -> list[Cubin]:
                                                           jobs)]
 
 
-def every_kernel_of_the_library() -> Iterator[Cubin]:
-    """What a wheel brings for sm_90."""
-    yield from (cubin for _, cubin in every_recipe_of_the_library())
-
-
 def every_recipe_of_the_library() -> Iterator[tuple[Recipe, Cubin]]:
     """What a wheel brings for sm_90, with what each is compiled from."""
     from lab.cubins import wanted
 
-    def make(job: Recipe) -> Compiled:
-        return job.make("cubin")
-
     jobs = list(wanted().values())
-    yield from zip(jobs, (Cubin.read(made.code) for made in in_parallel(make, jobs)), strict=True)
+    made = in_parallel(lambda job: job.make("cubin"), jobs)
+    yield from zip(jobs, (Cubin.read(each.code) for each in made), strict=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from peakgemm.sass.elf import WORD_BYTES
 from peakgemm.sass.encoding import ALWAYS, Word, decode
-from peakgemm.sass.program import Program
+from peakgemm.sass.program import Program, with_target
 
 #: Words as ptxas writes them, without control bits; what nvdisasm prints of each is above it.
 WORDS = {
@@ -76,14 +75,5 @@ def code(*rows: str | Word | tuple[str, int] | tuple[str, int, int]) -> Program:
         elif isinstance(row, str):
             words.append(word(row))
         else:
-            words.append(_branch(row[0], place, row[1], row[2] if len(row) > 2 else ALWAYS))
+            words.append(with_target(word(row[0], row[2] if len(row) > 2 else ALWAYS), place, row[1]))
     return Program("sm_90", "gemm", tuple(words))
-
-
-def _branch(form: str, place: int, to: int, guard: int) -> Word:
-    bytes_ = (to - place - 1) * WORD_BYTES
-    bits = word(form, guard).bits
-    if form == "BSSY":
-        return decode(bits | (bytes_ & (1 << 41) - 1) << 32, "sm_90")
-    offset = bytes_ // 4
-    return decode(bits & ~(0xFF << 16) | (offset & 0xFF) << 16 | (offset >> 8 & (1 << 48) - 1) << 34, "sm_90")

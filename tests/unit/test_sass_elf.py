@@ -9,28 +9,20 @@ import pytest
 from lab.disassembler import _elf
 from peakgemm.sass.elf import NOP, BadCubin, Cubin
 
-WORDS = [NOP] * 5
+DATA = _elf([NOP] * 5, "sm_90")
 
 
-@pytest.fixture
-def data() -> bytes:
-    return _elf(WORDS, "sm_90")
+def with_bytes(at: int, value: bytes) -> bytes:
+    return DATA[:at] + value + DATA[at + len(value):]
 
 
-def test_read(data: bytes) -> None:
-    cubin = Cubin.read(data)
-    assert cubin.arch == "sm_90"
-    assert list(cubin.kernels) == ["k"]
-    assert cubin.words() == tuple(WORDS)
-    assert cubin.with_words(WORDS) == data
-    assert cubin.kernel().registers is None
-
-
-def test_the_abi_of_cuda_12(data: bytes) -> None:
-    old = bytearray(data)
-    old[7:9] = 51, 7
-    struct.pack_into("<I", old, 48, 0x500 | 90)
-    assert Cubin.read(bytes(old)).arch == "sm_90"
+def test_read() -> None:
+    cubin = Cubin.read(DATA)
+    assert (cubin.arch, list(cubin.kernels), cubin.words(), cubin.kernel().registers) == (
+        "sm_90", ["k"], (NOP,) * 5, None)
+    assert cubin.with_words([NOP] * 5) == DATA
+    of_cuda_12 = with_bytes(7, b"\x33\x07")[:48] + struct.pack("<I", 0x500 | 90) + DATA[52:]
+    assert Cubin.read(of_cuda_12).arch == "sm_90"
 
 
 @pytest.mark.parametrize(("at", "value", "said"), [
@@ -41,21 +33,15 @@ def test_the_abi_of_cuda_12(data: bytes) -> None:
     (58, b"\x20\x00", "offset 0x3a: section headers of 32 bytes"),
     (62, b"\x63\x00", "offset 0x3e: section 99 holds the names"),
 ])
-def test_foreign(data: bytes, at: int, value: bytes, said: str) -> None:
+def test_foreign(at: int, value: bytes, said: str) -> None:
     with pytest.raises(BadCubin, match=said):
-        Cubin.read(data[:at] + value + data[at + len(value):])
+        Cubin.read(with_bytes(at, value))
 
 
-def test_cut_anywhere(data: bytes) -> None:
-    for size in range(0, len(data), 7):
+def test_cut_anywhere() -> None:
+    for size in range(0, len(DATA), 7):
         with pytest.raises(BadCubin, match=r"offset 0x|less than the header"):
-            Cubin.read(data[:size])
-
-
-def test_code_that_is_not_whole(data: bytes) -> None:
-    cubin = Cubin.read(data)
-    text = cubin.section(".text.k")
-    assert text is not None
-    at = data.index(struct.pack("<Q", text.size), len(data) - 64)
+            Cubin.read(DATA[:size])
+    size_of_code = DATA.index(struct.pack("<Q", 5 * 16), len(DATA) - 64)
     with pytest.raises(BadCubin, match="has 79 bytes, which is not a multiple of 16"):
-        _ = Cubin.read(data[:at] + struct.pack("<Q", text.size - 1) + data[at + 8:]).kernels
+        _ = Cubin.read(with_bytes(size_of_code, struct.pack("<Q", 79))).kernels

@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..errors import InvalidValue
-from .banks import reads_of
+from .banks import issue_share, reads_of
 from .elf import Cubin
-from .encoding import Word, architectures
+from .encoding import architectures
 from .program import Program
-from .register_reads import Reader, rule_of
+from .register_reads import follow, rule_of
 
 SAMPLE = 512  # instructions of which a first call waits for the model, of up to 2,200 of a turn
 _BEFORE = 64  # instructions that leave the reuse cache as a whole turn does
@@ -40,12 +40,8 @@ class CompiledLoop:
 
     @property
     def share(self) -> float:
-        """The share of a sub-partition's FP32 peak that the loop leaves, 0 to 1: FFMAs over all issue slots, with the
-        cycles that FFMAs wait for register banks."""
-        waited = self.ffmas * (self.cycles_per_ffma - self.issue)
-        if self.issue == 2:  # what else issues goes into an FFMA's second cycle
-            return self.ffmas * 2 / (max(self.ffmas * 2, self.instructions) + waited)
-        return self.ffmas / (self.instructions + waited)
+        """See `banks.issue_share`."""
+        return issue_share(self.instructions, self.ffmas, self.cycles_per_ffma, self.issue)
 
     def to_json(self) -> dict[str, Any]:
         """The fields."""
@@ -67,18 +63,12 @@ def read(code: bytes, entry: str, most: int | None = None) -> CompiledLoop | Non
         turn = Program.of(cubin, entry, unknown="{:#x}".format).main
     except InvalidValue:
         return None
-    reader = rule.reader()
-    for word in turn[-_BEFORE:]:
-        _step(reader, word)
-    spent = [(word.name == "FFMA", _step(reader, word)) for word in turn[:most]]
-    modelled = [cycles for is_ffma, cycles in spent if is_ffma]
+    sampled, reader = turn[:most], rule.reader()
+    follow(map(reads_of, turn[-_BEFORE:]), reader)
+    steps = zip(sampled, follow(map(reads_of, sampled), reader), strict=True)
+    modelled = [step.cycles for word, step in steps if word.name == "FFMA" and step is not None]
     if not modelled:
         return None
     return CompiledLoop(len(turn), sum(word.name == "FFMA" for word in turn),
                         sum(word.name in ("LDL", "STL") for word in turn),
                         round(sum(modelled) / len(modelled), 4), rule.issue)
-
-
-def _step(reader: Reader, word: Word) -> int:
-    reads = reads_of(word)
-    return (reader.skip() if reads is None else reader.read(*reads)).cycles

@@ -53,6 +53,11 @@ class Control:
         return word & ~(((1 << _BITS) - 1) << _FIRST) | bits << _FIRST
 
     @property
+    def sets(self) -> int:
+        """The scoreboards, as a mask, that ``write_barrier`` and ``read_barrier`` name."""
+        return sum(1 << barrier for barrier in {self.write_barrier, self.read_barrier} if barrier != NO_BARRIER)
+
+    @property
     def waits(self) -> tuple[int, ...]:
         """The scoreboards that ``wait_mask`` names."""
         return tuple(barrier for barrier in range(BARRIERS) if self.wait_mask >> barrier & 1)

@@ -41,20 +41,18 @@ def dependences(block: Sequence[Word]) -> list[Dependence]:
     loads: dict[str, list[int]] = {name: [] for name in SPACES}
     flow: int | None = None
     for place, word in enumerate(block):
-        idle = word.never
-        for register in () if idle else sorted(word.reads):
+        for register in sorted(word.reads):
             if register in written:
                 edges.append(Dependence(written[register], place, "RAW", register))
-        for register in () if idle else sorted(word.writes):
+        for register in sorted(word.writes):
             if register in written:
                 edges.append(Dependence(written[register], place, "WAW", register))
             edges += [Dependence(reader, place, "WAR", register) for reader in readers.get(register, ())
                       if reader != place]
-        for register in () if idle else word.reads:
+        for register in word.reads:
             readers.setdefault(register, []).append(place)
-        for register in () if idle else word.writes:
-            written[register] = place
-            readers[register] = []
+        for register in word.writes:
+            written[register], readers[register] = place, []
         accessed = word.access
         if accessed or word.reads_clock:
             touched = SPACES if accessed in ("", "sync") else (accessed, "sync")

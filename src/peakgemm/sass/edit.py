@@ -8,9 +8,10 @@ what it did (`dataflow`), what the rest of the file points to lies where it lay,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 
 from ..errors import InvalidValue
-from .control import BARRIERS, NO_BARRIER
+from .control import NO_BARRIER
 from .dataflow import difference
 from .elf import WORD_BYTES, Cubin
 from .encoding import ALWAYS, Register, Word
@@ -31,7 +32,8 @@ def remap(program: Program, numbers: Mapping[int, int]) -> Program:
         InvalidValue: not a bijection, the stack pointer renamed, a register beyond those that the kernel has, or a
             group of registers (64 or 128 bits, the accumulators of wgmma) torn apart or moved off its alignment.
     """
-    used = {register.number for word in program.words for register in word.reads | word.writes if register.kind == "R"}
+    used = {register.number for word in program.words for operand in word.operands
+            for register in word.registers(*operand) if register.kind == "R"}
     full = {number: numbers.get(number, number) for number in used | set(numbers)}
     if len(set(full.values())) != len(full):
         twice = next(new for new in full.values() if list(full.values()).count(new) > 1)
@@ -72,9 +74,7 @@ def reorder(program: Program, block: range, order: Sequence[int]) -> Program:
     moved = [program.words[place] for place in order]
     if (said := difference([program.words[place] for place in block], moved)) is not None:
         raise Unproved(f"{program.name}, block at {block.start * WORD_BYTES:#x}: in this order {said}")
-    words = list(program.words)
-    words[block.start:block.stop] = moved
-    return program.with_words(words)
+    return program.with_block(block, moved)
 
 
 def retime(program: Program, block: range, original: Program | None = None) -> Program:
@@ -108,7 +108,7 @@ def _retimed(program: Program, block: range, before: Program) -> Program:
         mask = word.control.wait_mask if keeps else 0
         mask |= _needed(word, state, mask, program)
         alone |= {flight.place for register in word.reads | word.writes for flight in state.results.get(register, ())
-                  if not flight.barriers and flight.queue != "tensor" and flight.place in block and not word.never}
+                  if not flight.barriers and flight.queue != "tensor" and flight.place in block}
         word = word.with_control(wait_mask=mask)
         earliest = max([clock, *(time + VISIBLE for barrier, time in state.set.items() if waited(word) >> barrier & 1),
                         *_ready(word, state, words, block, program)])
@@ -132,9 +132,7 @@ def _retimed(program: Program, block: range, before: Program) -> Program:
         at = place - block.start
         if timed[at].control.write_barrier == NO_BARRIER:
             timed[at] = timed[at].with_control(write_barrier=_neighbour(timed, at))
-    fresh = list(program.words)
-    fresh[block.start:block.stop] = timed
-    return program.with_words(fresh)
+    return program.with_block(block, timed)
 
 
 def install(cubin: Cubin, edited: Program, names: Mapping[int, int] | None = None) -> bytes:
@@ -179,8 +177,6 @@ def _neighbour(words: Sequence[Word], at: int) -> int:
 def _ready(word: Word, state: State, words: Sequence[Word], block: range, program: Program) -> list[int]:
     """When the fixed-latency results that an instruction needs are there."""
     times: list[int] = []
-    if word.never:
-        return times
     for register in word.reads | word.writes:
         for place, issued in state.issued.get(register, {}).items():
             inside = place in block and issued >= 0
@@ -191,21 +187,18 @@ def _ready(word: Word, state: State, words: Sequence[Word], block: range, progra
 
 def _owed(before: Program, block: range, timed: Sequence[Word], start: State) -> int:
     """Scoreboards that the block used to have waited for when it ended, and now has not."""
-    def pending(words: Sequence[Word]) -> set[int]:
-        open_: set[int] = set()
-        for word in words:
-            open_ -= {barrier for barrier in range(BARRIERS) if waited(word) >> barrier & 1}
-            open_ |= {barrier for barrier in (word.control.write_barrier, word.control.read_barrier)
-                      if barrier < BARRIERS}
-        return open_
+    def pending(words: Sequence[Word]) -> int:
+        return reduce(lambda mask, word: mask & ~waited(word) | word.control.sets, words, 0)
 
-    touched = {barrier for word in timed for barrier in range(BARRIERS) if waited(word) >> barrier & 1}
-    ended = {barrier for place in block for barrier in range(BARRIERS) if waited(before.words[place]) >> barrier & 1}
-    mine, theirs = pending(timed), pending([before.words[place] for place in block])
-    set_before = {barrier for flights in (start.results, start.reads) for known in flights.values() for flight in known
-                  for barrier in range(BARRIERS) if flight.barriers >> barrier & 1}
-    owed = (mine - theirs) | ((ended - touched) & set_before)
-    return sum(1 << barrier for barrier in owed)
+    def ended(words: Sequence[Word]) -> int:
+        return reduce(lambda mask, word: mask | waited(word), words, 0)
+
+    untimed = [before.words[place] for place in block]
+    set_before = 0
+    for flights in (*start.results.values(), *start.reads.values()):
+        for flight in flights:
+            set_before |= flight.barriers
+    return pending(timed) & ~pending(untimed) | ended(untimed) & ~ended(timed) & set_before
 
 
 def _with_reuse(words: Sequence[Word]) -> list[Word]:

@@ -145,12 +145,7 @@ class Cubin:
         Raises:
             BadCubin: code that is not whole instructions.
         """
-        counts = {}
-        for attribute in self.attributes():
-            if attribute.code == _REGISTERS and len(attribute.payload) >= 8:
-                symbol, registers = struct.unpack_from("<II", attribute.payload)
-                if symbol < len(self.symbols):
-                    counts[self.symbols[symbol].name] = registers
+        counts = self.numbers_by_function(_REGISTERS)
         kernels = {}
         for section in self.sections:
             if not section.name.startswith(".text."):
@@ -195,6 +190,16 @@ class Cubin:
         """
         section = self.section(f".nv.info.{name}" if name else ".nv.info")
         return _attributes(self.content(section), section.offset) if section else []
+
+    def numbers_by_function(self, code: int) -> dict[str, int]:
+        """What the records ``code`` of ``.nv.info`` hold for each function, such as its registers."""
+        numbers = {}
+        for attribute in self.attributes():
+            if attribute.code == code and len(attribute.payload) >= 8:
+                symbol, number = struct.unpack_from("<II", attribute.payload)
+                if symbol < len(self.symbols):
+                    numbers[self.symbols[symbol].name] = number
+        return numbers
 
     def pinned(self, name: str = "") -> frozenset[int]:
         """Addresses within the kernel that something outside its code names: attributes with offsets, relocations.

@@ -209,14 +209,17 @@ class Word:
 
     @cached_property
     def reads(self) -> frozenset[Register]:
-        """Registers and predicates that it reads, its guard among them."""
-        return self.guards.union(*(self.registers(*operand) for operand in self.operands if operand[0].role in "rx"))
+        """Registers and predicates that it reads, its guard among them; none where it never runs."""
+        return self.guards.union(*self._accessed("rx"))
 
     @cached_property
     def writes(self) -> frozenset[Register]:
-        """Registers and predicates that it writes, or may write under a guard."""
-        return frozenset[Register]().union(*(self.registers(*operand) for operand in self.operands
-                                             if operand[0].role in "wx"))
+        """Registers and predicates that it writes, or may write under a guard; none where it never runs."""
+        return frozenset[Register]().union(*self._accessed("wx"))
+
+    def _accessed(self, roles: str) -> list[tuple[Register, ...]]:
+        return [] if self.never else [self.registers(field, number) for field, number in self.operands
+                                      if field.role in roles]
 
     def at(self, low: int) -> int | None:
         """The register that the field at bit ``low`` names; None: no register is named there, or RZ."""
@@ -325,21 +328,13 @@ def decode(word: int, arch: str, address: int = 0, unknown: Callable[[int], str]
         UnknownInstruction: without ``unknown``, the opcode or its variant is not in the table.
         InvalidValue: an architecture without a table.
     """
-    entry = _entries(arch).get(word & _OPCODE)
-    if entry is None:
-        if unknown is not None:
-            return Word(arch, word, _layout(unknown(address), "P", []))
-        raise UnknownInstruction(f"{arch}, address {address:#x}: opcode {word & _OPCODE:#05x} of {word:#034x} is not "
-                                 "in the table; lab/sass_table.py adds what a cubin holds")
-    select, variants = entry
-    value = 0
-    for place, bit in enumerate(select):
-        value |= (word >> bit & 1) << place
-    layout = variants.get(value)
-    if layout is None:
-        if unknown is not None:
-            return Word(arch, word, _layout(next(iter(variants.values())).name, "P", []))
-        raise UnknownInstruction(f"{arch}, address {address:#x}: opcode {word & _OPCODE:#05x} of {word:#034x} is in "
-                                 f"the table, but not with bits {list(select)} = {value:#b}; lab/sass_table.py adds "
-                                 "what a cubin holds")
-    return Word(arch, word, layout)
+    select, variants = _entries(arch).get(word & _OPCODE, ((), {}))
+    value = sum((word >> bit & 1) << place for place, bit in enumerate(select))
+    if value in variants:
+        return Word(arch, word, variants[value])
+    if unknown is not None:
+        name = next(iter(variants.values())).name if variants else unknown(address)
+        return Word(arch, word, _layout(name, "P", []))
+    lacks = f"in the table, but not with bits {list(select)} = {value:#b}" if variants else "not in the table"
+    raise UnknownInstruction(f"{arch}, address {address:#x}: opcode {word & _OPCODE:#05x} of {word:#034x} is {lacks}; "
+                             "lab/sass_table.py adds what a cubin holds")

@@ -72,7 +72,7 @@ def check(program: Program) -> list[Hazard]:
             if word.control.wait_mask >> barrier & 1 and clock - time < VISIBLE:
                 note(place, "scoreboard", place, None, f"waits for scoreboard {barrier} {clock - time} cycle after it "
                      f"was set; it counts from {VISIBLE} on")
-        for register in () if word.never else word.reads | word.writes:
+        for register in word.reads | word.writes:
             for before, issued in state.issued.get(register, {}).items():
                 needed, row = least(program.words[before], word, register)
                 if clock - issued < min(needed, HORIZON):

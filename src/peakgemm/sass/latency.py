@@ -57,14 +57,9 @@ def _file() -> dict[str, dict[str, int]]:
     return dict(json.loads(TABLE.read_text(encoding="utf-8")))
 
 
-@cache
-def _table() -> dict[str, int]:
-    return _file()["cycles"]
-
-
 def least(before: Word, after: Word, register: Register) -> tuple[int, str]:
     """The cycles that must lie between two dependent instructions, and the row of the table that says so."""
-    table, best = _table(), (0, "")
+    table, best = _file()["cycles"], (0, "")
     for names in keys(before, after, register):
         row = next((name for name in names if name in table), None)
         if row is not None and table[row] > best[0]:

@@ -22,8 +22,6 @@ def live(program: Program) -> Mapping[int, frozenset[Register]]:
         written: set[Register] = set()
         for place in program.blocks[start]:
             word = program.words[place]
-            if word.never:
-                continue
             read |= word.reads - written
             if word.guard == ALWAYS:
                 written |= word.writes
@@ -53,10 +51,8 @@ def pressure(program: Program) -> dict[int, int]:
         alive = set(_behind(program, start, known)) | {_STACK}
         for place in reversed(program.blocks[start]):
             word = program.words[place]
-            used = alive if word.never else alive | word.reads | word.writes
-            counts[place] = sum(register.kind == "R" for register in used)
-            if not word.never:
-                alive = (alive - word.writes if word.guard == ALWAYS else alive) | word.reads | {_STACK}
+            counts[place] = sum(register.kind == "R" for register in alive | word.reads | word.writes)
+            alive = (alive - word.writes if word.guard == ALWAYS else alive) | word.reads | {_STACK}
     return counts
 
 

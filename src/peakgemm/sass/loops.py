@@ -39,13 +39,16 @@ def natural_loops(blocks: Mapping[int, range], successors: Mapping[int, Sequence
     for block, goes in successors.items():
         for follower in goes:
             predecessors[follower].append(block)
-    above = _dominators(successors, predecessors)
+    entry = next(iter(successors), 0)
     bodies: dict[int, set[int]] = {}
-    for block, goes in successors.items():
-        for header in goes:
-            if header in above[block]:
+    for header, before in predecessors.items():
+        if len(before) == 1 and header != entry:  # by which it is entered
+            continue
+        past = _reached(successors, entry, header)
+        for block in before:
+            if block not in past:  # every path from the entry to it passes the header: a branch back
                 # Two branches back to one header are one loop with a `continue`.
-                bodies.setdefault(header, {header}).update(_reaching(predecessors, block, header))
+                bodies.setdefault(header, {header}).update(_reached(predecessors, block, header))
     own: dict[int, list[int]] = {header: [] for header in bodies}
     for block in sorted(successors):
         around = [header for header, body in bodies.items() if block in body]
@@ -55,32 +58,12 @@ def natural_loops(blocks: Mapping[int, range], successors: Mapping[int, Sequence
                       tuple(own[header])) for header in sorted(bodies))
 
 
-def _dominators(successors: Mapping[int, Sequence[int]], predecessors: Mapping[int, Sequence[int]]) \
-        -> dict[int, frozenset[int]]:
-    """The blocks that every path from the entry to a block passes, itself among them.
-
-    Source: Aho, Lam, Sethi, Ullman, Compilers, 2nd edition, section 9.6.1.
-    """
-    entry, every = next(iter(successors), None), frozenset(successors)
-    above = {block: frozenset((block,)) if block == entry else every for block in successors}
-    changed = True
-    while changed:
-        changed = False
-        for block in sorted(successors):
-            if block != entry:
-                fresh = frozenset.intersection(*(above[one] for one in predecessors[block])) | {block}
-                if fresh != above[block]:
-                    above[block], changed = fresh, True
-    return above
-
-
-def _reaching(predecessors: Mapping[int, Sequence[int]], latch: int, header: int) -> set[int]:
-    """The blocks from which ``latch`` can be reached without passing ``header``."""
-    body = {header, latch}
-    work = [latch] if latch != header else []
+def _reached(graph: Mapping[int, Sequence[int]], start: int, without: int) -> set[int]:
+    """The blocks that ``graph`` leads to from ``start``, itself among them, by paths that do not pass ``without``."""
+    reached = {start} - {without}
+    work = list(reached)
     while work:
-        for before in predecessors[work.pop()]:
-            if before not in body:
-                body.add(before)
-                work.append(before)
-    return body
+        fresh = set(graph[work.pop()]) - reached - {without}
+        reached |= fresh
+        work += fresh
+    return reached

@@ -20,7 +20,7 @@ of one unit each, by augmenting paths), and the walk is then checked by the arch
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import InvalidValue
 from .register_reads import KEPLER, Reads, Rule, steady
@@ -69,19 +69,9 @@ class RegisterMap:
 
     def late_alone(self) -> dict[tuple[int, int], int]:
         """The same with nothing in the reuse cache: what holds in any order of the FFMAs."""
-        waits = {}
-        for reads, place in self._walk():
-            cycles = self._alone(reads)
-            if cycles > self.rule.issue:
-                waits[place] = cycles - self.rule.issue
-        return waits
-
-    def _alone(self, reads: Reads) -> int:
-        """Cycles that the banks need for one FFMA's registers, repeated without end."""
-        load = [0] * self.rule.banks
-        for register in {one for one in reads.registers if one is not None}:
-            load[self.rule.bank(register)] += 1
-        return max(self.rule.issue, *load)
+        alone = replace(self.rule, stages=0, reuse=False).reader()
+        waits = {place: alone.read(reads.registers).cycles - self.rule.issue for reads, place in self._walk()}
+        return {place: cycles for place, cycles in waits.items() if cycles}
 
     @property
     def cycles_per_ffma(self) -> float:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
 
 from ..errors import InvalidValue
 from .elf import WORD_BYTES, Cubin
@@ -57,8 +56,8 @@ def apply(cubin: bytes, patch: str) -> bytes:
         name, digest, result = head["kernel"], head["cubin"], head["result"]
         changes = [(int(row["address"], 16), int(row["old"], 16), int(row["new"], 16)) for row in rows]
     except (ValueError, KeyError, TypeError) as error:
-        raise InvalidValue(f"this is no patch: {_reason(error)}; it is JSON lines, the first with kernel, cubin and "
-                           "result") from None
+        raise InvalidValue(f"this is no patch: {type(error).__name__} {error}; it is JSON lines, the first with "
+                           "kernel, cubin and result") from None
     if original.digest != digest:
         raise InvalidValue(f"the patch is for the cubin of SHA-256 {digest}, not for that of {original.digest}; "
                            "another compiler or source made it, and the compiler's code runs unpatched")
@@ -75,7 +74,3 @@ def apply(cubin: bytes, patch: str) -> bytes:
         raise InvalidValue(f"the patched cubin has {len(faults)} hazards, the first at {faults[0].address:#x}: "
                            f"{faults[0].message}")
     return made
-
-
-def _reason(error: Exception) -> Any:
-    return f"{type(error).__name__} {error}"

@@ -56,6 +56,10 @@ class Program:
         """The same kernel with other instructions."""
         return Program(self.arch, self.name, tuple(words), self.indirect)
 
+    def with_block(self, block: range, words: Sequence[Word]) -> Program:
+        """The same kernel with other instructions at the places of ``block``."""
+        return self.with_words((*self.words[:block.start], *words, *self.words[block.stop:]))
+
     def encode(self) -> tuple[int, ...]:
         """The instruction words, for `Cubin.with_words`."""
         return tuple(word.bits for word in self.words)
@@ -190,6 +194,20 @@ def target(word: Word, place: int) -> int | None:
     if offset >> bits - 1:
         offset -= 1 << bits
     return place + 1 + offset // WORD_BYTES
+
+
+def with_target(word: Word, place: int, to: int) -> Word:
+    """The branch at ``place`` with the place ``to`` as its target, encoded as `target` reads it."""
+    offset = (to - place - 1) * WORD_BYTES
+    if word.name == "BSSY" or int(word.arch[3:]) < 90:
+        fields: tuple[tuple[int, int, int], ...] = ((32, 41 if word.name == "BSSY" else 50, offset),)
+    else:
+        fields = (16, 8, offset // 4), (34, 48, offset // 4 >> 8)
+    bits = word.bits
+    for low, width, value in fields:
+        mask = (1 << width) - 1
+        bits = bits & ~(mask << low) | (value & mask) << low
+    return Word(word.arch, bits, word.layout)
 
 
 def _is_conditional(word: Word) -> bool:

@@ -139,16 +139,17 @@ def rule_of(arch: str) -> Rule:
     return rule
 
 
+def follow(stream: Iterable[Reads | None], reader: Reader) -> list[Step | None]:
+    """The step of each instruction of a stream; None for what reads no slot."""
+    steps: list[Step | None] = []
+    for reads in stream:
+        if reads is None:
+            reader.skip()
+        steps.append(None if reads is None else reader.read(*reads))
+    return steps
+
+
 def steady(stream: Iterable[Reads | None], rule: Rule, turns: int = 2) -> list[list[Step | None]]:
-    """The steps of ``turns`` turns of a loop, after one that fills the cache; None for what reads no slot."""
+    """The steps of ``turns`` turns of a loop, after one that fills the cache."""
     loop, reader = list(stream), rule.reader()
-    passes: list[list[Step | None]] = []
-    for _ in range(turns + 1):
-        passes.append([])
-        for reads in loop:
-            if reads is None:
-                reader.skip()
-                passes[-1].append(None)
-            else:
-                passes[-1].append(reader.read(*reads))
-    return passes[1:]
+    return [follow(loop, reader) for _ in range(turns + 1)][1:]

@@ -83,7 +83,7 @@ class State:
         """What must have ended before an instruction issues: results of registers that it reads or overwrites (True),
         and reads of registers that it overwrites (False)."""
         reads, writes = word.reads, word.writes
-        for register in () if word.never else reads | writes:
+        for register in reads | writes:
             for flight in self.results.get(register, ()):
                 keeps_order = flight.queue == word.queue != program.words[flight.place].name
                 if not (keeps_order and (flight.queue == _TENSOR or register not in reads)) and \
@@ -167,9 +167,8 @@ def step(state: State, word: Word, place: int, clock: int) -> None:
     """Issue an instruction: what it puts in flight, what it ends."""
     control = word.control
     name = word.queue
-    set_now = [barrier for barrier in (control.write_barrier, control.read_barrier) if barrier != NO_BARRIER]
-    for barrier in set_now:
-        state.set[barrier] = clock
+    state.set.update({barrier: clock for barrier in (control.write_barrier, control.read_barrier)
+                      if barrier != NO_BARRIER})
     writes = word.writes
     for register in writes:
         if word.guard == 7:
@@ -180,16 +179,15 @@ def step(state: State, word: Word, place: int, clock: int) -> None:
     if predicates:  # what was issued under one can no longer be told apart by it
         state.change(lambda flight: flight.guard & 7 in predicates, lambda flight: replace(flight, guard=7))
     if not name or word.never:
-        for register in writes if not word.never else ():
+        for register in writes:
             state.issued.setdefault(register, {})[place] = clock
         return
     write = 1 << control.write_barrier if control.write_barrier != NO_BARRIER else 0
-    read = 1 << control.read_barrier if control.read_barrier != NO_BARRIER else 0
     _vouch(state.results, word, name, write)
-    _vouch(state.reads, word, word.reader, write | read)
+    _vouch(state.reads, word, word.reader, control.sets)
     under = word.guard | word.negated << 3 if word.layout.guard_kind == "P" else 7
     result = Flight(name, write, place, guard=under)
-    reading = Flight(word.reader, write | read, place, guard=under)
+    reading = Flight(word.reader, control.sets, place, guard=under)
     for register in writes:
         state.results[register] = state.results.get(register, frozenset()) | {result}
     for register in word.reads:

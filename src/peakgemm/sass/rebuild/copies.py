@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
 
 from ..encoding import Register, Word
 from .block import plain_move, source_of
@@ -53,18 +52,18 @@ def hoist(values: Values, wanted_behind: frozenset[Register]) -> None:
         if again or values.sources[place][source] != TURN or home in wanted_behind or (
                 changes and (source.kind == "UR" or source in wanted_behind)):
             continue
-        before = _state(values)
-        values.places.remove(place)
-        for reader in values.readers((place, target)):
-            values.sources[reader][target] = TURN
-        values.register[TURN, target] = home
+        trial = values.copy()
+        trial.places.remove(place)
+        for reader in trial.readers((place, target)):
+            trial.sources[reader][target] = TURN
+        trial.register[TURN, target] = home
         if source.kind == "R":
-            values.register[TURN, source] = home
-            values.register.update({(definition, source): home for definition in changes})
-        values.carried[home] = source
-        values.preheader.append(_moved(word, home))
-        if has_cycle(values):
-            _restore(values, before)
+            trial.register[TURN, source] = home
+            trial.register.update({(definition, source): home for definition in changes})
+        trial.carried[home] = source
+        trial.preheader.append(_moved(word, home))
+        if not has_cycle(trial):
+            vars(values).update(vars(trial))
 
 
 def _moved(move: Word, target: Register) -> Word:
@@ -73,14 +72,3 @@ def _moved(move: Word, target: Register) -> Word:
 
 def _destination(values: Values, place: int) -> Register:
     return next(iter(values.block.words[place].writes))
-
-
-def _state(values: Values) -> Values:
-    return replace(values, places=list(values.places),
-                   sources={place: dict(one) for place, one in values.sources.items()},
-                   register=dict(values.register), preheader=list(values.preheader), carried=dict(values.carried))
-
-
-def _restore(values: Values, before: Values) -> None:
-    for name in ("places", "sources", "register", "preheader", "carried"):
-        setattr(values, name, getattr(before, name))

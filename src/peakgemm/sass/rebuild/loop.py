@@ -20,10 +20,10 @@ from dataclasses import dataclass
 
 from ...errors import InvalidValue
 from ..elf import NOP, WORD_BYTES, Cubin
-from ..encoding import Register, Word, decode
+from ..encoding import Register, decode
 from ..hazards import Unproved, check, refuse
 from ..liveness import live, live_behind
-from ..program import Program
+from ..program import Program, with_target
 from . import order as orders
 from . import proof
 from .block import QUAD, Block, NotUnderstood, Side, analyse
@@ -39,7 +39,6 @@ MOST_REGISTERS = 255
 RESERVED = 2
 _REGISTERS = 0x2F  # the attribute of a kernel's register count
 _STACK = 1
-_OFFSET_LOW, _OFFSET_HIGH = (16, 8), (34, 48)  # bits of BRA's offset, in words of four bytes
 _FILE, _GRAIN, _WARP = 65536, 8, 32
 
 
@@ -138,25 +137,15 @@ def _fragments(block: Block, free: list[int]) -> dict[tuple[int, Side, int], int
 def _installed(program: Program, block: Block, made: Emitted) -> Program:
     """The kernel with the new loop in the compiler's room, NOPs behind it: the first waits for what is under way."""
     loop = list(made.loop)
-    loop[-1] = _branch_to(loop[-1], -len(loop))
+    loop[-1] = with_target(loop[-1], len(loop) - 1, 0)
     nop = decode(NOP, program.arch)
     room = len(block.words) - len(made.preheader) - len(loop)
     if room < 1:
         raise NotUnderstood(f"{program.name}: the new loop has {len(loop)} instructions, {len(made.preheader)} before "
                             f"it; the compiler's has room for {len(block.words)}")
     waits = nop.with_control(wait_mask=made.used, stall=1)
-    words = list(program.words)
-    words[block.start:block.start + len(block.words)] = [*made.preheader, *loop, waits, *[nop] * (room - 1)]
-    return program.with_words(words)
-
-
-def _branch_to(branch: Word, words: int) -> Word:
-    """The branch with its target so many instructions from the one behind it."""
-    offset = words * WORD_BYTES // 4
-    encoded = branch.bits
-    for (low, bits), value in ((_OFFSET_LOW, offset & 0xFF), (_OFFSET_HIGH, offset >> 8 & (1 << 48) - 1)):
-        encoded = encoded & ~((1 << bits) - 1 << low) | value << low
-    return decode(encoded, branch.arch)
+    places = range(block.start, block.start + len(block.words))
+    return program.with_block(places, [*made.preheader, *loop, waits, *[nop] * (room - 1)])
 
 
 def with_registers(data: bytes, name: str, count: int) -> bytes:

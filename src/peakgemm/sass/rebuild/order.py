@@ -83,11 +83,8 @@ def _read(file: RegisterFile, block: Block, one: Multiply) -> int:
 def cycles(block: Block, multiplies: Sequence[Multiply], turns: int = 3) -> float:
     """The modelled cycles of a step in its steady state, other instructions left out."""
     file, spent = RegisterFile(), 0
-    for turn in range(turns):
-        spent = sum(_read(file, block, one) for one in multiplies) if turn else spent
-        if not turn:
-            for one in multiplies:
-                _read(file, block, one)
+    for _ in range(turns):
+        spent = sum(_read(file, block, each) for each in multiplies)
     return spent
 
 

@@ -104,13 +104,10 @@ def difference(compiler: Sequence[Word], preheader: Sequence[Word], loop: Sequen
     first = _Turn(numbering, entry).run(preheader)
     if first.effects:
         return "the instructions before the loop access memory"
-    for register in sorted({*at_start, *behind, *carried} - set(holders)):
+    reads = _read_first(loop)
+    for register in sorted({*at_start, *behind, *carried} - set(holders) | reads):
         if first.value(register) != entry(carried.get(register, register)):
             return f"{register} holds another value when the loop begins"
-    reads = _read_first(loop)
-    for register in sorted(reads):
-        if first.value(register) != entry(carried.get(register, register)):
-            return f"{register} is read by the first turn and holds something else"
     return None
 
 
@@ -119,8 +116,7 @@ def _read_first(loop: Sequence[Word]) -> frozenset[Register]:
     read: set[Register] = set()
     written: set[Register] = set()
     for word in loop:
-        if not word.never:
-            read |= word.reads - written
-            if word.guard == ALWAYS:
-                written |= word.writes
+        read |= word.reads - written
+        if word.guard == ALWAYS:
+            written |= word.writes
     return frozenset(read)

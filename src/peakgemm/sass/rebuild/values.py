@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..encoding import ALWAYS, Register, Word
 from .block import Block, NotUnderstood
@@ -67,6 +67,12 @@ class Values:
         return not handed_on and all(
             (self.block.words[reader].guard, self.block.words[reader].negated) == (word.guard, word.negated)
             and self.sources[reader][guard] == self.sources[place][guard] for reader in self.readers((place, register)))
+
+    def copy(self) -> Values:
+        """The same, to try a change on."""
+        sources = {place: dict(each) for place, each in self.sources.items()}
+        return replace(self, places=list(self.places), sources=sources, register=dict(self.register),
+                       preheader=list(self.preheader), carried=dict(self.carried))
 
     def writes(self, place: int) -> frozenset[Register]:
         """What an instruction writes, under the compiler's names; nothing for a load: fragments are placed anew."""
@@ -171,15 +177,12 @@ def _lying_in(values: Values, taken: frozenset[int]) -> list[Value]:
     inside = {(place, register) for place in values.places for register in values.writes(place)
               if register.kind == "R" and register.number in taken}
     groups = _groups(values)
-    for place in values.places:
-        read = {register.number: (source, register) for register, source in values.sources[place].items()
-                if register.kind == "R" and source != TURN}
-        for number, value in read.items():
-            if any(read.get(other) in inside for other in groups.get(number, ())):
-                inside.add(value)
-    for place in values.places:
-        written = {register.number: (place, register) for register in values.writes(place) if register.kind == "R"}
-        for number, value in written.items():
-            if any(written.get(other) in inside for other in groups.get(number, ())):
+    named = [{register.number: (source, register) for register, source in values.sources[place].items()
+              if register.kind == "R" and source != TURN} for place in values.places]
+    named += [{register.number: (place, register) for register in values.writes(place) if register.kind == "R"}
+              for place in values.places]
+    for group in named:  # what an instruction reads, then what one writes
+        for number, value in group.items():
+            if any(group.get(other) in inside for other in groups.get(number, ())):
                 inside.add(value)
     return sorted(inside)

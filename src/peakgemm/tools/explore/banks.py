@@ -6,7 +6,8 @@ A test holds that both give the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..simulator.core.counters import BANKS, SECTOR
@@ -72,24 +73,18 @@ def shared(addresses: Addresses, size: int, load: bool) -> Shared:
     ``addresses``: bytes in shared memory, one a lane, None where it takes no part; ``size``: bytes of each; ``load``:
     an ordinary load, whose lanes may share a phase in pairs.
     """
-    active = [lane for lane, address in enumerate(addresses) if address is not None]
-    per_phase = LANES_PER_PHASE.get(size, WARP)
-    if load and size in LANES_PER_PHASE and _paired(addresses):
-        per_phase *= 2
     wavefronts: list[tuple[Cell, ...]] = []
     phases: list[int] = []
-    for phase in range(WARP // per_phase):
-        mine = [lane for lane in active if lane // per_phase == phase]
+    for phase, touched in enumerate(_phases(addresses, size, load and _paired(addresses))):
         banks: dict[int, dict[int, list[int]]] = {}
-        for lane in mine:
-            for word in _words(addresses[lane], size):
-                banks.setdefault(word % BANKS, {}).setdefault(word, []).append(lane)
-        depth = max((len(words) for words in banks.values()), default=0)
-        for row in range(depth):
+        for lane, word in touched:
+            banks.setdefault(word % BANKS, {}).setdefault(word, []).append(lane)
+        for row in range(max(map(len, banks.values()), default=0)):
             cells = [list(words.items())[row] for _, words in sorted(banks.items()) if len(words) > row]
             wavefronts.append(tuple(Cell(word, tuple(lanes)) for word, lanes in cells))
             phases.append(phase)
-    least = max(1, -(-len(active) * size // (WORD * BANKS)))
+    active = sum(address is not None for address in addresses)
+    least = max(1, -(-active * size // (WORD * BANKS)))
     return Shared(tuple(wavefronts), tuple(phases), min(least, len(wavefronts)))
 
 
@@ -106,20 +101,17 @@ def sectors(addresses: Addresses, size: int) -> Global:
 
 def source_wavefronts(addresses: Addresses, size: int) -> int:
     """Wavefronts that the banks of a cp.async's *source* take (``.ca``): no two lanes share a word there."""
-    per_phase, total = LANES_PER_PHASE.get(size, WARP), 0
-    for phase in range(WARP // per_phase):
-        banks = [0] * BANKS
-        for address in addresses[phase * per_phase:(phase + 1) * per_phase]:
-            for word in _words(address, size) if address is not None else ():
-                banks[word % BANKS] += 1
-        total += max(banks)
-    return total
+    return sum(max(Counter(word % BANKS for _, word in touched).values(), default=0)
+               for touched in _phases(addresses, size))
 
 
-def _words(address: int | None, size: int) -> range:
-    assert address is not None
-    first = address // WORD
-    return range(first, first + max(size // WORD, 1))
+def _phases(addresses: Addresses, size: int, paired: bool = False) -> Iterator[list[tuple[int, int]]]:
+    """The lanes of each phase, in which ``paired`` accesses of 8 and 16 bytes go twice as far, with each of their
+    words."""
+    per_phase = LANES_PER_PHASE.get(size, WARP) * (2 if paired and size in LANES_PER_PHASE else 1)
+    for start in range(0, WARP, per_phase):
+        yield [(lane, address // WORD + step) for lane, address in enumerate(addresses[start:start + per_phase], start)
+               if address is not None for step in range(max(size // WORD, 1))]
 
 
 def _paired(addresses: Addresses) -> bool:

@@ -138,18 +138,14 @@ def _pitches(addresses: Addresses, size: int) -> list[int]:
 
 
 def _step(addresses: Addresses) -> int | None:
-    """The distance from each lane to the next, in bytes, where it is one."""
-    pairs = [(a, b) for a, b in pairwise(addresses) if a is not None and b is not None]
-    apart = {b - a for a, b in pairs}
+    """The distance from each number to the next where it is the same, such as bytes from lane to lane."""
+    apart = {b - a for a, b in pairwise(addresses) if a is not None and b is not None}
     return apart.pop() if len(apart) == 1 else None
 
 
 def _apart(cells: Sequence[Cell]) -> str:
-    words = sorted(cell.word for cell in cells)
-    steps = {b - a for a, b in pairwise(words)}
-    if len(steps) == 1:
-        return f", {steps.pop()} words apart"
-    return ""
+    step = _step(sorted(cell.word for cell in cells))
+    return f", {step} words apart" if step is not None else ""
 
 
 def _lanes(lanes: Sequence[int]) -> str:
@@ -160,8 +156,7 @@ def _lanes(lanes: Sequence[int]) -> str:
             runs[-1].append(lane)
         else:
             runs.append([lane])
-    steps = {b - a for a, b in pairwise(lanes)}
-    if len(lanes) > 4 and len(steps) == 1 and steps != {1}:
+    if len(lanes) > 4 and _step(lanes) not in (None, 1):
         return f"Lanes {lanes[0]}, {lanes[1]}, ... {lanes[-1]} ({len(lanes)} of them)"
     shown = [str(one) for run in runs for one in (run if len(run) < 3 else [f"{run[0]} to {run[-1]}"])]
     return ("Lane " if len(lanes) == 1 else "Lanes ") + ", ".join(shown)

@@ -14,9 +14,10 @@ from ...errors import InvalidValue, MissingComponent
 from ...kernels.registry import Kernel
 from ...runtime.source import SUFFIXES as CUDA
 from ..inspect.files import from_file
+from ..inspect.listing import Line
 from ..inspect.named import named
 from ..inspect.subject import Subject
-from ..inspect.view import View, view
+from ..inspect.view import view
 from ..simulator.front.sources import display
 from .kernels import Launch, problem_for
 
@@ -47,7 +48,7 @@ def _listed(subject: Subject, trace: dict[str, Any]) -> dict[str, Any]:
     seen = view(subject, with_text=True)
     files = [one["name"] for one in trace["files"]]
     of_line = _instructions(seen.listing.ptx, [one["text"] if one else "" for one in trace["code"]])
-    lines = [_line(seen, place, files, of_line) for place in range(len(seen.listing.lines))]
+    lines = [_line(line, files, of_line) for line in seen.listing.lines]
     facts = seen.facts
     loop = facts["loop"] or {}
     return {"lines": lines, "part": seen.listing.part, "notes": [str(note) for note in facts["notes"]],
@@ -56,10 +57,8 @@ def _listed(subject: Subject, trace: dict[str, Any]) -> dict[str, Any]:
             "cycles_per_ffma": (facts["registers_read"] or {}).get("cycles_per_ffma")}
 
 
-def _line(seen: View, place: int, files: Sequence[str], of_line: dict[int, int]) -> dict[str, Any]:
-    line = seen.listing.lines[place]
-    shown: dict[str, Any] = {"address": f"{line.address:#06x}", "control": str(line.word.control), "text": line.text,
-                             "reads": line.reads, "late": line.extra > 0, "live": line.live}
+def _line(line: Line, files: Sequence[str], of_line: dict[int, int]) -> dict[str, Any]:
+    shown = line.to_json()
     if line.ptx in of_line:
         shown["code"] = of_line[line.ptx]
     file = display(line.file) if line.file else ""

@@ -58,42 +58,36 @@ def _shared(ins: Instruction) -> bool:
 
 def tracks(recorder: Recorder, code: Sequence[Instruction], flow: Sequence[Flow], warps: int) -> list[Track]:
     """The tracks of the ``warps`` of the traced block; those that march together share one."""
-    clock, places = [0] * warps, [0] * warps
-    waits: list[int | None] = [None] * warps  # the barrier that a warp has come to
+    tracks_of = [Track([warp]) for warp in range(warps)]
+    waits: dict[int, int] = {}  # the barrier that a warp has come to
     last: dict[int, int] = {}  # when the last warp arrived at each barrier
-    steps: list[list[int]] = [[] for _ in range(warps)]
     copied: list[set[int]] = [set() for _ in range(warps)]  # steps that accessed memory
-    jumps: list[list[tuple[int, int]]] = [[] for _ in range(warps)]
     for event, (index, member) in enumerate(zip(recorder.events, recorder.members, strict=True)):
         ins = code[index]
         barrier = _barrier(ins, recorder.keys.get(event))
         arrives, blocks = _role(ins)
-        members = recorder.sets[member]
-        for warp in members:
-            waited = waits[warp]
-            if waited is not None:
-                waits[warp] = None
-                if last.get(waited, 0) > clock[warp]:
-                    clock[warp] = last[waited]
-                    jumps[warp].append((places[warp], clock[warp]))
+        for warp in recorder.sets[member]:
+            track = tracks_of[warp]
+            begins = last.get(waits.pop(warp), 0) if warp in waits else 0
+            if begins > track.end:
+                track.jumps.append((len(track.steps), begins))
+                track.end = begins
             if event in recorder.touched:
-                copied[warp].add(places[warp])
-            steps[warp].append(index)
-            places[warp] += 1
-            clock[warp] += 1
+                copied[warp].add(len(track.steps))
+            track.steps.append(index)
+            track.end += 1
             if barrier is not None and arrives:
-                last[barrier] = max(last.get(barrier, 0), clock[warp])
+                last[barrier] = max(last.get(barrier, 0), track.end)
             if barrier is not None and blocks:
                 waits[warp] = barrier
-    tracks_of: dict[tuple[tuple[int, ...], tuple[tuple[int, int], ...]], Track] = {}
-    for warp in range(warps):
-        key = tuple(steps[warp]), tuple(jumps[warp])
-        if key in tracks_of:
-            tracks_of[key].warps.append(warp)
+    alike: dict[tuple[tuple[int, ...], tuple[tuple[int, int], ...]], Track] = {}
+    for warp, track in enumerate(tracks_of):
+        first = alike.setdefault((tuple(track.steps), tuple(track.jumps)), track)
+        if first is track:
+            track.flights = flights(track.steps, code, flow, copied[warp])
         else:
-            flown = flights(steps[warp], code, flow, copied[warp])
-            tracks_of[key] = Track([warp], steps[warp], jumps[warp], flown, clock[warp])
-    return list(tracks_of.values())
+            first.warps.append(warp)
+    return list(alike.values())
 
 
 def _role(ins: Instruction) -> tuple[bool, bool]:

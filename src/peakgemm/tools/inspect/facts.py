@@ -10,7 +10,7 @@ from typing import Any
 from ...errors import InvalidValue
 from ...runtime.architectures import ARCHITECTURES, Architecture
 from ...runtime.occupancy import occupancy
-from ...sass.banks import BankModel, bank_model
+from ...sass.banks import BankModel, bank_model, issue_share
 from ...sass.encoding import Word
 from ...sass.facts import Mix, loads_in_a_row, mix
 from ...sass.loops import Loop
@@ -132,12 +132,8 @@ def _roofline(subject: Subject, limits: Architecture | None, what: Mix | None, m
     # The FP32 peak bounds no tensor cores; of the rung that uses them it is known what does.
     known = subject.kernel is not None and subject.kernel.peak != 1
     peak = limits.peak_tflops * subject.kernel.peak if subject.kernel and known else limits.peak_tflops
-    issue = None
-    if what is not None and model is not None and not tensor:
-        # 16 lanes take an FFMA two cycles, and what else issues goes into the second.
-        others = what.instructions - model.ffmas
-        cycles = max(model.cycles, what.instructions) if model.issue_cycles == 2 else model.cycles + others
-        issue = model.issue_cycles * model.ffmas / cycles
+    issue = None if what is None or model is None or tensor else issue_share(
+        what.instructions, model.ffmas, model.cycles_per_ffma, model.issue_cycles)
     return {
         "gpu": limits.gpu, "peak_tflops": peak, "bandwidth_gbs": limits.gpu_bandwidth_gbs, "bytes_per_flop": asked,
         "bound_tflops": bound_tflops(peak, limits.gpu_bandwidth_gbs, asked) if asked and (known or not tensor)

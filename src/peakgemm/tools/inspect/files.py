@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ...errors import InvalidValue
@@ -39,10 +40,14 @@ def from_file(path: Path, arch: str | None, kernel: str = "", macros: Mapping[st
     if path.suffix not in CUDA and (macros or include):
         raise InvalidValue(f"--macro and --include are for .cu files, {path.name} is compiled already")
     if path.suffix in CUDA:
-        return _from_cuda(path, arch or "sm_90", kernel, macros, include)
+        compiled = from_cuda(path, kernel, arch or "sm_90", macros, include, "cubin")
+        subject = _subject(path, "cu", Cubin.read(compiled.code), compiled.entry)
+        return replace(subject, spill_bytes=compiled.spill_bytes)
     data = path.read_bytes()
     if path.suffix == ".ptx":
-        return _from_ptx(path, data, arch, kernel)
+        code, log = _assembled(path, data, arch)
+        subject = _subject(path, "ptx", Cubin.read(code), kernel)
+        return replace(subject, spill_bytes=ptxas_facts(log, subject.function).get("spill_bytes"))
     try:
         cubin = Cubin.read(data)
     except BadCubin as error:
@@ -51,12 +56,11 @@ def from_file(path: Path, arch: str | None, kernel: str = "", macros: Mapping[st
         raise BadCubin(f"{path.name}: {error}{hint}") from None
     if arch is not None and arch.rstrip("af") != cubin.arch:
         raise InvalidValue(f"--arch {arch}: {path.name} is compiled for {cubin.arch} already; leave --arch out")
-    function, others = pick(cubin, kernel, path.name)
-    return Subject(f"{path.name}: {_short(function)} on {cubin.arch}", "cubin", cubin, function, cubin.arch,
-                   source=path, others=others)
+    return _subject(path, "cubin", cubin, kernel)
 
 
-def _from_ptx(path: Path, data: bytes, arch: str | None, kernel: str) -> Subject:
+def _assembled(path: Path, data: bytes, arch: str | None) -> tuple[bytes, str]:
+    """The cubin of a file of PTX, and what ptxas said."""
     try:
         text = data.decode("utf-8-sig").rstrip("\0")
     except UnicodeDecodeError as error:
@@ -64,23 +68,12 @@ def _from_ptx(path: Path, data: bytes, arch: str | None, kernel: str) -> Subject
     target = re.search(r"^\s*\.target\s+(sm_\w+)", text, re.M)
     if target is None:
         raise InvalidValue(f"{path} names no .target, so it is no PTX; name a .ptx, .cubin or .cu file")
-    code, log = assemble_ptx(text, arch or target[1], path.name)
-    cubin = Cubin.read(code)
+    return assemble_ptx(text, arch or target[1], path.name)
+
+
+def _subject(path: Path, kind: str, cubin: Cubin, kernel: str) -> Subject:
     function, others = pick(cubin, kernel, path.name)
-    return Subject(f"{path.name}: {_short(function)} on {cubin.arch}", "ptx", cubin, function, cubin.arch,
-                   spill_bytes=ptxas_facts(log, function).get("spill_bytes"), source=path, others=others)
-
-
-def _from_cuda(path: Path, arch: str, kernel: str, macros: Mapping[str, int] | None,
-               include: Sequence[Path]) -> Subject:
-    compiled = from_cuda(path, kernel, arch, macros, include, "cubin")
-    cubin = Cubin.read(compiled.code)
-    function, others = pick(cubin, compiled.entry, path.name)
-    return Subject(f"{path.name}: {_short(function)} on {cubin.arch}", "cu", cubin, function, cubin.arch,
-                   spill_bytes=compiled.spill_bytes, source=path, others=others)
-
-
-def _short(function: str) -> str:
-    """A kernel's name for a head: C++'s, and not the whole of a template's arguments."""
-    name = demangle.shown(function)
-    return name if len(name) <= 60 else f"{name[:57]}..."
+    name = demangle.shown(function)  # C++'s, and not the whole of a template's arguments
+    shown = name if len(name) <= 60 else f"{name[:57]}..."
+    return Subject(f"{path.name}: {shown} on {cubin.arch}", kind, cubin, function, cubin.arch, source=path,
+                   others=others)

@@ -7,8 +7,9 @@ of instructions that the table of encodings does not have.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from typing import Any
 
 from ...errors import InvalidValue, MissingComponent
 from ...sass.banks import marks, reads_of
@@ -40,6 +41,11 @@ class Line:
     text: str = ""
     file: str | None = None
     line: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """What a page shows of it."""
+        return {"address": f"{self.address:#08x}", "control": str(self.word.control), "text": self.text,
+                "reads": self.reads, "late": self.extra > 0, "live": self.live}
 
 
 @dataclass(frozen=True)
@@ -114,16 +120,17 @@ def read(subject: Subject, with_text: bool = False) -> Listing:
 
 def _texts(subject: Subject, option: str) -> dict[int, Text]:
     """What nvdisasm prints of each instruction of a kernel, by address."""
-    only = ("-fun", str(_symbol(subject)))
-    return {line.address: line for line in parse(nvdisasm(subject.cubin.data, subject.arch, "-c", option, *only))
-            if line.function == subject.function}
+    symbol = next((index for index, symbol in enumerate(subject.cubin.symbols)
+                   if symbol.name == subject.function and symbol.info & 15 == 2), 0)
+    shown = nvdisasm(subject.cubin.data, subject.arch, "-c", option, "-fun", str(symbol))
+    return {line.address: line for line in parse(shown) if line.function == subject.function}
 
 
 def _with_text(line: Line, texts: dict[int, Text], origins: dict[int, Text], ptx_lines: int) -> Line:
     shown, origin = texts[line.address], origins.get(line.address)
     from_ptx = origin is not None and (origin.file or "").startswith(_PTX_SECTION)
     ptx = origin.line if origin is not None and from_ptx and origin.line and origin.line <= ptx_lines else None
-    return Line(line.address, line.word, line.live, line.reads, line.extra, ptx, shown.text, shown.file, shown.line)
+    return replace(line, ptx=ptx, text=shown.text, file=shown.file, line=shown.line)
 
 
 def _without_padding(program: Program) -> tuple[Word, ...]:
@@ -139,8 +146,10 @@ def _without_padding(program: Program) -> tuple[Word, ...]:
 def _main(program: Program) -> tuple[Loop | None, str]:
     """Tensor instructions make a main loop before FFMAs do (a tensor kernel may hold an FFMA loop to fall back on)."""
     choices: tuple[tuple[Callable[[Word], bool], str], ...] = (
-        (_is_wide_tensor, "the loop with the most warpgroup-wide tensor instructions"),
-        (_is_tensor, "the loop with the most tensor instructions"),
+        # HGMMA and its like (sm_90), or those of the tensor memory of sm_100: dozens of HMMA in one.
+        (lambda word: word.kind == "tensor" and ("GMMA" in word.name or word.name.startswith("UT")),
+         "the loop with the most warpgroup-wide tensor instructions"),
+        (lambda word: word.kind == "tensor", "the loop with the most tensor instructions"),
         (lambda word: word.is_ffma, "the loop with the most FFMA"),
         (lambda word: True, "no loop holds an FFMA: the loop with the most instructions of its own"))
     for counted, why in choices:
@@ -148,15 +157,6 @@ def _main(program: Program) -> tuple[Loop | None, str]:
         if loop is not None:
             return loop, why
     return None, "the kernel has no loop"
-
-
-def _is_tensor(word: Word) -> bool:
-    return word.kind == "tensor"
-
-
-def _is_wide_tensor(word: Word) -> bool:
-    """One of HGMMA and its like (sm_90), or of the tensor memory of sm_100: dozens of HMMA in one."""
-    return _is_tensor(word) and ("GMMA" in word.name or word.name.startswith("UT"))
 
 
 def _lines(program: Program, places: Sequence[int], live: dict[int, int], rule: Rule | None) -> list[Line]:
@@ -173,12 +173,6 @@ def _lines(program: Program, places: Sequence[int], live: dict[int, int], rule: 
             reads = marks(word, max(steps, key=lambda step: step.cycles if step else 0), rule)
         lines.append(Line(place * WORD_BYTES, word, live.get(place), reads, extra))
     return lines
-
-
-def _symbol(subject: Subject) -> int:
-    """The index of the kernel's symbol, which nvdisasm asks for."""
-    return next((index for index, one in enumerate(subject.cubin.symbols)
-                 if one.name == subject.function and one.info & 15 == 2), 0)
 
 
 def _ptx_text(cubin: Cubin) -> tuple[str, ...]:

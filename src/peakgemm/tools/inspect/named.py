@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ...errors import InvalidValue
@@ -42,35 +42,25 @@ def named(what: str, arch: str, config: str = "", shape: str = "", precision: st
         CompileFailed, MissingComponent: see `runtime.compile`.
     """
     limits = architecture(arch)
+    case = _case(shape) if shape else None
+    problem = case.problem()[0] if case else _ALIGNED  # without a shape, aligned operands
+    sizes = (case.m, case.n, case.k) if case else None
     if what in family_names():
-        subject = _of_library(what, limits, config, shape, precision, sm_count or limits.gpu_sms)
-        return replace(subject, shape=_sizes(shape))
+        subject = _of_library(what, limits, config, shape, problem, precision, sm_count or limits.gpu_sms)
+        return replace(subject, shape=sizes)
     if precision != "ieee":
         raise InvalidValue(f"precision {precision!r}: for {MATMUL} and the library's kernels; {what!r} is a rung")
     if not any(what == one.name or what == one.name.replace("_", "-") for one in LADDER) and not what.isdecimal():
         raise InvalidValue(f"{what!r} is no rung ({numbers()}, or a name such as warp_tile), no kernel of "
                            f"the library ({', '.join(family_names())}) and no .cubin, .ptx or .cu file")
     (kernel,) = rungs(what)
-    return replace(_rung(kernel, limits, config, shape), shape=_sizes(shape))
+    return replace(_rung(kernel, limits, config, problem), shape=sizes)
 
 
-def _sizes(shape: str) -> tuple[int, int, int] | None:
-    if not shape:
-        return None
-    case = _case(shape)
-    return case.m, case.n, case.k
-
-
-def _rung(kernel: Kernel, limits: Architecture, config: str, shape: str) -> Subject:
-    if (lacking := kernel.lacks(limits)) is not None:
-        raise InvalidValue(f"{kernel.label} cannot be compiled for {limits.name}: {lacking}")
-    chosen = kernel.config_for(limits.name)
-    if config:
-        labels = {**dict(kernel.named), chosen.label(): chosen}
-        if config not in labels:
-            raise InvalidValue(f"{kernel.label} has no configuration {config!r}; it has {', '.join(labels)}")
-        chosen = labels[config]
-    problem = _problem(shape)
+def _rung(kernel: Kernel, limits: Architecture, config: str, problem: Problem) -> Subject:
+    _refuse_lacking(kernel, limits)
+    default = kernel.config_for(limits.name)
+    chosen = _labelled(kernel, {**dict(kernel.named), default.label(): default}, config) if config else default
     chosen = validity.choose(kernel, chosen, limits, problem)
     compiled = compile_for(kernel, chosen, problem, limits.name)
     subject = _subject(kernel, chosen, limits, compiled, f"rung {kernel.label}", "rung")
@@ -89,23 +79,29 @@ def _case(shape: str) -> Case:
     return named_cases[0]
 
 
-def _problem(shape: str) -> Problem:
-    """What kernels see of a shape; without one, of aligned operands."""
-    return _case(shape).problem()[0] if shape else _ALIGNED
+def _refuse_lacking(kernel: Kernel, limits: Architecture) -> None:
+    if (lacking := kernel.lacks(limits)) is not None:
+        raise InvalidValue(f"{kernel.label} cannot be compiled for {limits.name}: {lacking}")
 
 
-def _of_library(what: str, limits: Architecture, config: str, shape: str, precision: str, sm_count: int) -> Subject:
+def _labelled(kernel: Kernel, configs: Mapping[str, Config], label: str) -> Config:
+    if label not in configs:
+        raise InvalidValue(f"{kernel.label} has no configuration {label!r}; it has {', '.join(configs)}")
+    return configs[label]
+
+
+def _of_library(what: str, limits: Architecture, config: str, shape: str, problem: Problem, precision: str,
+                sm_count: int) -> Subject:
     if what == MATMUL and not shape:
         raise InvalidValue(f"{MATMUL}: which kernel runs depends on the product; add --shape MxNxK[:layout][*batch]")
-    problem = _problem(shape)
+    if what in SCHEMES and not limits.has_cp_async:
+        raise InvalidValue(f"{what} needs sm_80 or later, not {limits.name}")
     reason = ""
-    if what == MATMUL:
-        choice = choose(problem, limits.name, sm_count, "", precision)
-        kernel, cut, reason = choice.kernel, choice.config, f"{choice.reason}."
+    if what == MATMUL or (what in SCHEMES and shape):
+        choice = choose(problem, limits.name, sm_count, "", precision if what == MATMUL else what)
+        kernel, cut, reason = choice.kernel, choice.config, f"{choice.reason}." if what == MATMUL else ""
     elif what in SCHEMES:
-        if not limits.has_cp_async:
-            raise InvalidValue(f"{what} needs sm_80 or later, not {limits.name}")
-        kernel, cut = _scheme(what, limits, shape, problem, sm_count)
+        kernel, cut = product_on(SCHEMES[what], limits)
     else:
         kernel, cut = _tile(what, limits, config, shape, problem, sm_count)
     if config and cut.label() != config:
@@ -115,19 +111,11 @@ def _of_library(what: str, limits: Architecture, config: str, shape: str, precis
     return replace(subject, notes=(reason,)) if reason else subject
 
 
-def _scheme(name: str, limits: Architecture, shape: str, problem: Problem, sm_count: int) -> tuple[Kernel, Config]:
-    if shape:
-        choice = choose(problem, limits.name, sm_count, "", name)
-        return choice.kernel, choice.config
-    return product_on(SCHEMES[name], limits)
-
-
 def _tile(name: str, limits: Architecture, config: str, shape: str, problem: Problem,
           sm_count: int) -> tuple[Kernel, Config]:
     """A family's configuration of that label, its best for the shape, or its default."""
     family = kernel_named(name)
-    if (lacking := family.lacks(limits)) is not None:
-        raise InvalidValue(f"{family.label} cannot be compiled for {limits.name}: {lacking}")
+    _refuse_lacking(family, limits)
     if shape:
         gpu = machine(limits.name, sm_count)
         # Some are for reproducible products alone.
@@ -137,20 +125,14 @@ def _tile(name: str, limits: Architecture, config: str, shape: str, problem: Pro
         raise InvalidValue(f"{family.label} is no candidate for {shape} on {limits.name}"
                            + (f" with the configuration {config}" if config else "")
                            + f"; see: {MATMUL} --shape {shape}")
-    known = list(dict.fromkeys(_configurations(family, limits)))
-    for cut in known:
-        if config in ("", cut.label()):
-            return family, cut
+    default = [family.default] if validity.is_valid(family, family.default, limits) else []
+    known = [*default, *family.family.configs(family, machine(limits.name, limits.gpu_sms))]
     if not known:
         raise InvalidValue(f"{family.label} has no configuration by itself on {limits.name}; add --shape MxNxK")
-    raise InvalidValue(f"{family.label} has no configuration {config!r}; it has "
-                       + ", ".join(dict.fromkeys(cut.label() for cut in known)))
-
-
-def _configurations(kernel: Kernel, limits: Architecture) -> Iterator[Config]:
-    if validity.is_valid(kernel, kernel.default, limits):
-        yield kernel.default
-    yield from kernel.family.configs(kernel, machine(limits.name, limits.gpu_sms))
+    labelled: dict[str, Config] = {}
+    for cut in known:
+        labelled.setdefault(cut.label(), cut)
+    return family, _labelled(family, labelled, config) if config else known[0]
 
 
 def _subject(kernel: Kernel, config: Config, limits: Architecture, compiled: Compiled, label: str,

@@ -49,9 +49,7 @@ def _data(one: View) -> dict[str, Any]:
         if line.ptx is not None:
             of_ptx.setdefault(line.ptx, []).extend(key for key in keys if key not in of_ptx.get(line.ptx, ()))
             keys.append(f"p{line.ptx}")
-        sass.append({"address": f"{line.address:#08x}", "control": str(line.word.control),
-                     "text": line.text, "reads": line.reads, "late": line.extra > 0, "live": line.live,
-                     "keys": keys})
+        sass.append({**line.to_json(), "keys": keys})
     return {
         "label": one.subject.label, "rows": [[row.group, row.name, row.text, False] for row in rows(one.facts)],
         "notes": one.facts["notes"], "source": _source(one, files), "sass": sass, "part": one.listing.part,

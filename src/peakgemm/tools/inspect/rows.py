@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from .facts import CODE_ADVICE
+
+Lines = Iterable[tuple[str, str]]  # name and text of the rows of one group
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +22,9 @@ class Row:
 
 def rows(facts: Mapping[str, Any]) -> list[Row]:
     """Every figure that is known, by group."""
-    return [*_resources(facts["resources"]), *_loop(facts), *_reads(facts["registers_read"]),
-            *_roofline(facts["roofline"])]
+    groups = {"resources": _resources(facts["resources"]), "code": _code(facts), "main loop": _loop(facts),
+              "register reads": _reads(facts["registers_read"]), "roofline": _roofline(facts["roofline"])}
+    return [Row(group, name, text) for group, lines in groups.items() for name, text in lines]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,94 +54,73 @@ def compared(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Pair]:
             for group, names in order.items() for name in names]
 
 
-def _resources(figures: Mapping[str, Any]) -> list[Row]:
-    def row(name: str, text: str) -> Row:
-        return Row("resources", name, text)
-
-    lines = []
+def _resources(figures: Mapping[str, Any]) -> Lines:
     if figures["registers"] is not None:
-        lines.append(row("registers a thread", str(figures["registers"])))
+        yield "registers a thread", str(figures["registers"])
     if figures["spill_bytes"] is not None:
-        lines.append(row("spills", f"{figures['spill_bytes']} bytes"))
+        yield "spills", f"{figures['spill_bytes']} bytes"
     if figures["local_loads"] or figures["local_stores"] or figures["stack_bytes"]:
-        lines.append(row("local memory", f"{figures['stack_bytes'] or 0} bytes of stack, {figures['local_loads']} "
-                                         f"loads, {figures['local_stores']} stores in the code"))
+        yield "local memory", (f"{figures['stack_bytes'] or 0} bytes of stack, {figures['local_loads']} loads, "
+                               f"{figures['local_stores']} stores in the code")
     if figures["threads"] is not None:
-        lines.append(row("threads a block", str(figures["threads"])))
+        yield "threads a block", str(figures["threads"])
     dynamic = "unknown" if figures["dynamic_shared"] is None else f"{figures['dynamic_shared']:,}"
-    lines.append(row("shared memory", f"{figures['static_shared']:,} bytes static, {dynamic} dynamic"))
+    yield "shared memory", f"{figures['static_shared']:,} bytes static, {dynamic} dynamic"
     if figures["occupancy"] is not None:
-        lines.append(row("occupancy", f"{figures['blocks_per_sm']} blocks of an SM, {figures['warps_per_sm']} warps "
-                                      f"({100 * figures['occupancy']:.0f} %), by {figures['limited_by']}"))
-    return lines
+        yield "occupancy", (f"{figures['blocks_per_sm']} blocks of an SM, {figures['warps_per_sm']} warps "
+                            f"({100 * figures['occupancy']:.0f} %), by {figures['limited_by']}")
 
 
-def _loop(facts: Mapping[str, Any]) -> list[Row]:
-    loop, code = facts["loop"], facts["code"]
+def _code(facts: Mapping[str, Any]) -> Lines:
+    """Of a kernel without a loop, all that is said of its code."""
+    if facts["loop"] is None:
+        yield "instructions", f"{facts['code']['instructions']:,}"
+        yield "main loop", "the kernel has no loop"
+
+
+def _loop(facts: Mapping[str, Any]) -> Lines:
+    loop = facts["loop"]
     if loop is None:
-        return [Row("code", "instructions", f"{code['instructions']:,}"),
-                Row("code", "main loop", "the kernel has no loop")]
-
-    def row(name: str, text: str) -> Row:
-        return Row("main loop", name, text)
-
+        return
     size = loop["code_bytes"]
     fits = "fits" if size <= CODE_ADVICE else "above"
-    lines = [
-        row("which", f"at {loop['header']:#06x}, {loop['why']}"),
-        row("instructions", f"{loop['instructions']:,} of {code['instructions']:,}"),
-        row("code", f"{size / 1024:.1f} KB ({fits} the {CODE_ADVICE >> 10} KB advised for the instruction cache)"),
-    ]
+    yield "which", f"at {loop['header']:#06x}, {loop['why']}"
+    yield "instructions", f"{loop['instructions']:,} of {facts['code']['instructions']:,}"
+    yield "code", f"{size / 1024:.1f} KB ({fits} the {CODE_ADVICE >> 10} KB advised for the instruction cache)"
     if loop["ffma"]:
-        lines.append(row("FFMA", f"{loop['ffma']:,} ({100 * loop['ffma_fraction']:.1f} % of the issue slots)"))
+        yield "FFMA", f"{loop['ffma']:,} ({100 * loop['ffma_fraction']:.1f} % of the issue slots)"
     if loop["tensor"]:
-        lines.append(row("tensor", str(loop["tensor"])))
-    lines.append(row("by pipe", _counts(loop["pipes"])))
-    opcodes = dict(list(loop["opcodes"].items())[:8])
-    lines.append(row("by opcode", _counts(opcodes)))
+        yield "tensor", str(loop["tensor"])
+    for name, counts in (("by pipe", loop["pipes"]), ("by opcode", dict(list(loop["opcodes"].items())[:8]))):
+        yield name, ", ".join(f"{what} {count:,}" for what, count in counts.items())
     if loop["widths"]:
-        lines.append(row("access widths", "; ".join(
-            f"{opcode} " + ", ".join(f"{bits}b x{count}" for bits, count in wide.items())
-            for opcode, wide in loop["widths"].items())))
+        yield "access widths", "; ".join(f"{opcode} " + ", ".join(f"{bits}b x{count}" for bits, count in wide.items())
+                                         for opcode, wide in loop["widths"].items())
     if loop["loads_in_a_row"]:
-        lines.append(row("LDS in a row", str(loop["loads_in_a_row"])))
+        yield "LDS in a row", str(loop["loads_in_a_row"])
     if loop["live_registers"] is not None:
-        lines.append(row("live registers", f"{loop['live_registers']} at most"))
-    lines.append(row("control", f"{loop['waits']} instructions wait for a scoreboard, {loop['reuse']} carry .reuse"))
-    return lines
+        yield "live registers", f"{loop['live_registers']} at most"
+    yield "control", f"{loop['waits']} instructions wait for a scoreboard, {loop['reuse']} carry .reuse"
 
 
-def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count:,}" for name, count in counts.items())
+def _reads(reads: Mapping[str, Any] | None) -> Lines:
+    if reads is not None:
+        yield "rule", reads["rule"]
+        yield "cycles an FFMA", f"{reads['cycles_per_ffma']:.3f} modelled, {reads['issue_cycles']} at best"
+        yield "late FFMA", f"{reads['conflicts']:g} a turn"
+        yield "from the reuse cache", f"{reads['reuse_hits']:g} operands a turn"
+        yield "accumulators moved", f"{100 * reads['accumulators_moved']:.1f} % of FFMA"
 
 
-def _reads(reads: Mapping[str, Any] | None) -> list[Row]:
-    if reads is None:
-        return []
-    return [Row("register reads", "rule", reads["rule"]),
-            Row("register reads", "cycles an FFMA", f"{reads['cycles_per_ffma']:.3f} modelled, "
-                                                    f"{reads['issue_cycles']} at best"),
-            Row("register reads", "late FFMA", f"{reads['conflicts']:g} a turn"),
-            Row("register reads", "from the reuse cache", f"{reads['reuse_hits']:g} operands a turn"),
-            Row("register reads", "accumulators moved", f"{100 * reads['accumulators_moved']:.1f} % of FFMA")]
-
-
-def _roofline(roofline: Mapping[str, Any] | None) -> list[Row]:
+def _roofline(roofline: Mapping[str, Any] | None) -> Lines:
     if roofline is None:
-        return []
-    lines = []
+        return
     if roofline["bound_tflops"] is not None:
-        lines.append(Row("roofline", "bound", f"{roofline['bound_tflops']:.1f} TFLOPS on {roofline['gpu']} "
-                                              f"({roofline['bytes_per_flop']:.4f} bytes of global memory a FLOP, no "
-                                              "cache helping)"))
+        yield "bound", (f"{roofline['bound_tflops']:.1f} TFLOPS on {roofline['gpu']} ({roofline['bytes_per_flop']:.4f} "
+                        "bytes of global memory a FLOP, no cache helping)")
     if roofline["issue_tflops"] is not None:
-        lines.append(Row("roofline", "issue slots", f"{roofline['issue_tflops']:.1f} TFLOPS "
-                                                    f"({100 * roofline['issue_ceiling']:.1f} % of peak, modelled)"))
+        yield "issue slots", (f"{roofline['issue_tflops']:.1f} TFLOPS ({100 * roofline['issue_ceiling']:.1f} % of "
+                              "peak, modelled)")
     if (run := roofline["measured"]) is not None:
-        lines.append(Row("roofline", "measured", f"{run['tflops']:.1f} TFLOPS at {_shape(run['shape'])}, "
-                                                 f"{run['ratio_to_cublas']:.3f} of cuBLAS ({run['gpu']})"))
-    return lines
-
-
-def _shape(shape: Sequence[int]) -> str:
-    return " x ".join(map(str, shape))
+        yield "measured", (f"{run['tflops']:.1f} TFLOPS at {' x '.join(map(str, run['shape']))}, "
+                           f"{run['ratio_to_cublas']:.3f} of cuBLAS ({run['gpu']})")

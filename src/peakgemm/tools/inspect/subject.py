@@ -70,12 +70,7 @@ class Subject:
     @property
     def stack_bytes(self) -> int | None:
         """Bytes of a thread's stack frame, where spills and arrays without a register lie."""
-        for attribute in self.cubin.attributes():
-            if attribute.code == _FRAME and len(attribute.payload) == 8:
-                symbol, size = struct.unpack("<II", attribute.payload)
-                if symbol < len(self.cubin.symbols) and self.cubin.symbols[symbol].name == self.function:
-                    return int(size)
-        return None
+        return self.cubin.numbers_by_function(_FRAME).get(self.function)
 
     @property
     def bounded_threads(self) -> int | None:

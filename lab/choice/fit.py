@@ -20,7 +20,8 @@ from peakgemm.selection.choose import EMULATED_K
 from peakgemm.selection.profile_file import LIMITS
 
 Vector = NDArray[np.float64]
-SECTIONS = "tiled", "small", "skinny", "emulated"  # the first has the bandwidth of others
+IEEE, TENSOR = ("tiled", "small", "skinny"), ("emulated",)  # the first has the bandwidth of others
+SECTIONS = IEEE + TENSOR
 _ROUNDS, _STEP, _ENOUGH = 12, 1e-3, 1e-3
 _HUBER = 0.15                # residuals beyond count by their size: a row that the model cannot explain
 _NOISE, _PRIOR = 0.05, 0.3   # standard deviations: of a residual, and of a number's logarithm about where it starts
@@ -67,7 +68,7 @@ class Fit:
         lost: list[float] = []
         errors: list[float] = []
         for i, product in enumerate(self.products):
-            for tensor, sections in ((False, SECTIONS[:3]), (True, SECTIONS[3:])):
+            for tensor, sections in ((False, IEEE), (True, TENSOR)):
                 us = {row: us for name in sections for row, us in self.us[name][i].items()}
                 if us:
                     least = min(product.us[row] for row in us)
@@ -154,8 +155,8 @@ def _worth(fit: Fit) -> float | None:
     products that were timed both ways; None: no 2 % of IEEE."""
     both = []
     for i, product in enumerate(fit.products):
-        ieee = {row: us for name in SECTIONS[:3] for row, us in fit.us[name][i].items()}
-        tensor = fit.us[SECTIONS[3]][i]
+        ieee = {row: us for name in IEEE for row, us in fit.us[name][i].items()}
+        tensor = {row: us for name in TENSOR for row, us in fit.us[name][i].items()}
         if ieee and tensor and product.problem.k >= EMULATED_K:
             a, b = min(ieee, key=ieee.__getitem__), min(tensor, key=tensor.__getitem__)
             both.append((tensor[b] / ieee[a], log(product.us[a] / product.us[b])))

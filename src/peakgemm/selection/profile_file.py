@@ -59,7 +59,8 @@ def _made(cls: type[T], found: Any, where: str) -> T:
     known = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
     if unknown := sorted(set(found) - set(known)):
         raise InvalidValue(f"unknown field {where}{unknown[0]} = {found[unknown[0]]!r}; valid ones: {', '.join(known)}")
-    if missing := [name for name, f in known.items() if name not in found and f.default_factory is MISSING]:
+    if missing := [name for name, f in known.items()
+                   if name not in found and f.default is MISSING and f.default_factory is MISSING]:
         raise InvalidValue(f"{where}{missing[0]} is missing; {REMEDY}")
     return cls(**{name: _value(known[name], value, where + name) for name, value in found.items()})
 

@@ -74,17 +74,17 @@ def _tiled() -> Iterator[Entry]:
     different: dict[str, Entry] = {}
     for kernel, tiling in [(each, tiling) for each in (SPECIALISED, WIDE) for tiling in tilings(each, gpu)]:
         ways = list(variants(tiling))
-        if may_hand_on(kernel, tiling.config):
+        if may_hand_on(kernel, tiling):
             ways.append(handing_on(next(one_slice(kernel, tiling, LARGE, gpu))))
-        large = tiling.config.bm * tiling.config.bn >= LARGE_TILE
+        large = tiling.bm * tiling.bn >= LARGE_TILE
         for way, problem in product(ways, (LARGE, replace(LARGE, trans_b=True))[:1 + large]):
             made = kernel.recipe(way, problem, ARCH)
-            label = way.label() + ", one tile a block" * (way.one_tile and not tiling.config.one_tile)
+            label = way.label() + ", one tile a block" * (way.one_tile and not tiling.one_tile)
             label += " NT" * problem.trans_b
             different.setdefault(made.name, _by_recipe(kernel.name, label, made, way))
     yield from different.values()
     for kernel in (SPECIALISED, WIDE):
-        made = kernel.reduce_recipe(tilings(kernel, gpu)[0].config, LARGE, ARCH)
+        made = kernel.reduce_recipe(tilings(kernel, gpu)[0], LARGE, ARCH)
         yield _by_recipe("second kernel", f"sums of {kernel.name}", made)
     yield _by_recipe("second kernel", "the first chunk repacked", repack.recipe(ARCH))
 

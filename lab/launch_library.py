@@ -84,7 +84,7 @@ def main(asked: list[str]) -> None:
     jobs += [(kernel, config, (40, 70, 1100, 2)) for kernel, config, shape in jobs if shape == TILED[0]]
     of_wide = [(WIDE, WIDE.default, (m, n, k, 1)) for m, n, k, _ in (*TILED, (400, 600, 50, 1), (130, 4, 1000, 1))]
     of_handed = []
-    for kernel, one in [(each, tiling.config) for each in tiled for tiling in tilings(each, gpu)]:
+    for kernel, one in [(each, config) for each in tiled for config in tilings(each, gpu)]:
         if may_hand_on(kernel, one):  # a third more tiles than blocks
             down = gpu.sms * one.min_blocks * 4 // 15 + 1
             of_handed.append((kernel, handing_on(varied(one, chunked=False)),
@@ -94,7 +94,7 @@ def main(asked: list[str]) -> None:
                                            skinny.configurations(Problem.contiguous(*shape[:3]), few))]
     of_chain = [(CHAIN, config, shape) for shape in CHAIN_SHAPES
                 for config in chain.configurations(Problem.contiguous(*shape[:3]), gpu)]
-    of_small = [(SMALL, tile, shape) for shape in SMALL_SHAPES for tile in small.tiles(shape[2], gpu)]
+    of_small = [(SMALL, tile, shape) for shape in SMALL_SHAPES for tile in small.tiles(shape[2])]
     emulated = [(*product_on(scheme, architecture(arch)), shape) for scheme in SCHEMES.values() for shape in TILED]
     emulated += [(kernel, replace(config, cluster=2), shape) for kernel, config, shape in emulated if kernel.wgmma]
     emulated += [(PRODUCTS["fp16x3"], half_as_high(SCHEMES["fp16x3"]), shape) for shape in TILED]

@@ -60,11 +60,6 @@ def _of_ours(row: Row) -> float:
     return float(row["peers"]["cutlass"]["ratio_to_cublas"] / row["ratio_to_cublas"])
 
 
-def _loss(which: str) -> Value:
-    """What a profile loses against the best of a search, in the median."""
-    return Value(PROFILE, lambda record: f"{100 * record['losses'][which]['median']:.1f} %")
-
-
 def _microseconds(record: Record, name: str, whose: str) -> str:
     row = next(row for row in record["rungs"] if row["name"] == name)
     return f"{1000 * median(row['samples_ms'][whose]):.2f} us"
@@ -187,7 +182,7 @@ BENCH, DRAWN, GATHERED = "h100/bench-cutlass.json", "h100/bench-drawn.json", "h1
 ACCURACY, SUMS = "h100/accuracy.json", "h100/sums.json"
 SCALE, KILLS = "h200-x2/scale.json", "h100/memmap-kill.json"
 REPRODUCIBLE, PROGRAMS = "h100/reproducible-speed.json", "h100/programs.json"
-PROFILE, SASS = "h100/profile-check.json", "sm_90/sass-check.json"
+SASS = "sm_90/sass-check.json"
 REGISTERS = "h100/registers.json"
 IEEE, EMULATED = "peakgemm:ieee", "peakgemm:emulated"
 VALUES = {
@@ -218,11 +213,6 @@ VALUES = {
     "sums.rows": Value(SUMS, lambda r: str(sum(_few(row) for row in r["rungs"]))),
     "sums.ieee": Value(SUMS, lambda r: _sums(r, IEEE)),
     "sums.emulated": Value(SUMS, lambda r: _sums(r, EMULATED)),
-    "profile.shipped": _loss("shipped"),
-    "profile.generic": _loss("generic"),
-    "profile.h100": _loss("h100"),
-    "profile.p90": Value(PROFILE, lambda r: f"{100 * max(x['p90'] for x in r['losses'].values()):.1f} %"),
-    "profile.rows": Value(PROFILE, lambda r: str(len(r["rungs"]))),
     "scale.off-measured": Value(SCALE, lambda r: _off(r, "measured_times")),
     "scale.off-models": Value(SCALE, lambda r: _off(r, "cost_models")),
     "scale.losses": Value(SCALE, lambda r: f"{r['scale']['ranks']['training']['largest_difference']:.0e}"),

@@ -90,8 +90,8 @@ def test_wide_would_not_by_itself() -> None:
     assert early != made.text and most(replace(made, text=early)) > 0
 
 
-LARGE_TILES = [tiling.config for tiling in tilings(SPECIALISED, GPU)
-               if tiling.config.slices == 1 or tiling.config.tm >= 8]
+LARGE_TILES = [tiling for tiling in tilings(SPECIALISED, GPU)
+               if tiling.slices == 1 or tiling.tm >= 8]
 
 
 @pytest.mark.parametrize("tile", [LARGE_TILES[0], LARGE_TILES[-1], *map(exhaustive, LARGE_TILES[1:-1])],

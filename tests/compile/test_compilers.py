@@ -26,7 +26,7 @@ def test_what_is_compiled_by_each_release() -> None:
     assert len(set(names)) == len(names)
     assert {family for family, _ in names} == {"specialised", "wide", "chain", "skinny", "small", "staged", "emulated",
                                                "ladder", "second kernel"}
-    assert {tiling.config.label() for tiling in tilings(SPECIALISED, machine("sm_90", 132))} | {
+    assert {tiling.label() for tiling in tilings(SPECIALISED, machine("sm_90", 132))} | {
         "16_sass_tuned", "18_tensor_cores"} <= {label for _, label in names}
 
 

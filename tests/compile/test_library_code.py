@@ -59,7 +59,7 @@ def of_skinny(layouts: Sequence[str], align: int) -> list[tuple[Config, Problem]
 
 def of_small(size: int, layout: str) -> list[tuple[Config, Problem]]:
     problem = stored(size, size, size, layout)
-    tiles = dict.fromkeys([*small.tiles(size, GPU), *small.configurations(problem, GPU)])
+    tiles = dict.fromkeys([*small.tiles(size), *small.configurations(problem, GPU)])
     return [(tile, problem) for tile in tiles]
 
 
@@ -90,8 +90,8 @@ def test_hardly_spills(kernel: Kernel, jobs: list[tuple[Any, Problem]], arch: st
 
 def handing(arch: str) -> list[tuple[Kernel, Config]]:
     """Those that may hand on accumulators."""
-    return [(kernel, varied(tiling.config, chunked=False)) for kernel in (SPECIALISED, WIDE)
-            for tiling in tilings(kernel, machine(arch, 132)) if may_hand_on(kernel, tiling.config)]
+    return [(kernel, varied(tiling, chunked=False)) for kernel in (SPECIALISED, WIDE)
+            for tiling in tilings(kernel, machine(arch, 132)) if may_hand_on(kernel, tiling)]
 
 
 @pytest.mark.parametrize(("kernel", "plain"), handing("sm_90"),
@@ -140,7 +140,7 @@ def test_what_wide_tiles_read_is_what_was_repacked(monkeypatch: pytest.MonkeyPat
 
 
 def tile(bm: int, bk: int, blocks: int) -> Config:
-    return next(c for c in (tiling.config for tiling in tilings(SPECIALISED, GPU))
+    return next(c for c in tilings(SPECIALISED, GPU)
                 if (c.bm, c.bn, c.bk, c.min_blocks) == (bm, bm, bk, blocks))
 
 
@@ -153,7 +153,7 @@ def test_what_is_launched_asks_for_an_even_share(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(bound, "load", note)
     monkeypatch.setattr(bound, "Launcher", lambda *_: SimpleNamespace(enqueue=None))
-    config = next(c for c in small.tiles(64, GPU) if (c.bm, c.bn) == (64, 32))
+    config = next(c for c in small.tiles(64) if (c.bm, c.bn) == (64, 32))
     bound.Bound(SMALL, config, Problem.contiguous(6192, 110, 64), gpu)
     assert asked["ffma_small"] == bound.shared_bytes(SMALL.shared_bytes(config), 388, 8, gpu) > 50000
     thin = Problem(16, 11008, 4096, 4096, 4096, 11008, trans_b=True)

@@ -210,8 +210,8 @@ def handing() -> list[tuple[Kernel, Config]]:
     """The tiles that may hand on here, whole."""
     gpu = device.require()
     known = machine(gpu.arch, gpu.sm_count, gpu.name)
-    return [(kernel, varied(tiling.config, chunked=False)) for kernel in (SPECIALISED, WIDE)
-            for tiling in tilings(kernel, known) if may_hand_on(kernel, tiling.config)]
+    return [(kernel, varied(tiling, chunked=False)) for kernel in (SPECIALISED, WIDE)
+            for tiling in tilings(kernel, known) if may_hand_on(kernel, tiling)]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -35,7 +35,7 @@ TWO_ROWS = replace(SQUARE, bm=16, bn=16, tm=2, stages=12, raster=8, slices=4)
 
 
 def small_tile(k: int, *sizes: int) -> Any:
-    return next(replace(c, min_blocks=1) for c in small.tiles(k, GPU) if (c.bm, c.bn, c.tm, c.tn) == sizes)
+    return next(replace(c, min_blocks=1) for c in small.tiles(k) if (c.bm, c.bn, c.tm, c.tn) == sizes)
 
 
 def of_slices(config: Any, **changes: Any) -> Case:
@@ -113,7 +113,7 @@ def test_what_all_tiles_read_comes_by_way_of_l1(m: int, n: int, k: int, via_l1: 
     problem = Problem.contiguous(m, n, k)
     macros = small.specialisation(problem)
     assert "".join(name for name in "AB" if macros[f"VIA_L1_{name}"]) == via_l1
-    text = compile_for(SMALL, small.tiles(k, GPU)[-1], problem, "sm_90", "ptx").code.decode()
+    text = compile_for(SMALL, small.tiles(k)[-1], problem, "sm_90", "ptx").code.decode()
     assert ("cp.async.ca." in text, "cp.async.cg." in text) == (True, via_l1 != "AB")
 
 

@@ -22,7 +22,6 @@ from peakgemm.kernels.ffma.wide import WIDE
 from peakgemm.kernels.registry import Kernel
 from peakgemm.problem import Batch, Config, Problem
 from peakgemm.selection.choose import choose
-from peakgemm.selection.machine import machine
 from peakgemm.tools.simulator.library import run_library
 
 SLICED = SpecialisedConfig(32, 32, 8, 4, 4, stages=8, raster=4, producers=128, slices=4, copy_groups=4, one_tile=True)
@@ -72,7 +71,7 @@ def test_chunks(bk: int) -> None:
 def test_the_smallest_tiles_add_sums_of_four_two_by_two(k: int, pairs: bool) -> None:
     """Where they are an even number, more than three: else one after the other."""
     a, b = normal(8, 8, k)
-    tile = next(replace(c, min_blocks=1) for c in small.tiles(k, machine("sm_90", 132)) if c.tm * c.tn == 4)
+    tile = next(replace(c, min_blocks=1) for c in small.tiles(k) if c.tm * c.tn == 4)
     np.testing.assert_array_equal(simulated(SMALL, tile, a, b), in_order(a, b, 4, pairs))
 
 

@@ -61,7 +61,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
         with pytest.raises(SystemExit) as end:
             if words[0].startswith("lab."):  # a command of the workshop
                 sys.argv[0:2] = [str(Path(*words[0].split("."), "__main__.py"))]
-                runner.run(import_module(f"{words[0]}.__main__").command)
+                module = import_module(f"{words[0]}.__main__")
+                cli.run(module.app) if hasattr(module, "app") else runner.run(module.command)
             cli.main()
         return end.value.code or 0, *capsys.readouterr()
     return call

@@ -186,7 +186,7 @@ HANDED = [
 # ---- small, thin and skinny products -----------------------------------------------------------------------
 
 EIGHTH = next(c for c in small.configurations(Problem.contiguous(64, 64, 64), GPU) if (c.bk, c.stages) == (32, 2))
-SMALL_TILES = [replace(c, min_blocks=1) for c in (*(c for k in (8, 16, 64) for c in small.tiles(k, GPU)), EIGHTH)]
+SMALL_TILES = [replace(c, min_blocks=1) for c in (*(c for k in (8, 16, 64) for c in small.tiles(k)), EIGHTH)]
 TEAMS = next(tile for tile in SMALL_TILES if (tile.bm, tile.bn, tile.bk) == (16, 16, 8))
 
 
@@ -201,7 +201,7 @@ SMALL_PRODUCTS = [
     # The second half of K has a k-step, or all but one.
     *(Case(tile.bm + 1, tile.bn - 1, 33 if i % 3 else 63, layout, beta=0.0, config=replace(tile, min_blocks=1),
            kernel=SMALL, sms=1)
-      for i, (tile, layout) in enumerate(zip((c for c in small.tiles(63, GPU) if c.bm * c.bn <= 1024), cycle(LAYOUTS),
+      for i, (tile, layout) in enumerate(zip((c for c in small.tiles(63) if c.bm * c.bn <= 1024), cycle(LAYOUTS),
                                              strict=False))),
     # Matrices without gaps: the first and last results share sixteen bytes with other matrices', another team's.
     *(Case(m, n, 9, layout, beta=beta, batch=batch, config=TEAMS, kernel=SMALL)
@@ -308,7 +308,7 @@ TABLES: dict[str, Iterable[Any]] = {
     "edges": EDGES, "whole": WHOLE, "chain": ONE_CHAIN, "handed": HANDED, "wide": BOXES, "small": SMALL_PRODUCTS,
     "thin": THIN_PRODUCTS, "tensor": TENSOR_PRODUCTS,
     "rung": [*(each for kernel in OWN_RUNGS for each in of_rung(kernel)), *ELSEWHERE],
-    "model": [exhaustive(each) for tiling in tilings(SPECIALISED, GPU) for each in past_edges(tiling.config)]}
+    "model": [exhaustive(each) for tiling in tilings(SPECIALISED, GPU) for each in past_edges(tiling)]}
 
 
 def products() -> list[Any]:

@@ -124,7 +124,7 @@ def test_found_is_kept(words: str, here: Path, run: Any) -> None:
     "multiply a.npy b.npy -o o.npy --json ./o.npy.journal", "multiply a.npy b.npy -o a.npy --overwrite",
     "simulate k.ptx --grid 1 --block 1 --arg a.npy --json a.npy", "inspect show k.ptx --html k.ptx",
     "bench --json x --svg x", "lab.scale --links k.ptx --json k.ptx", "accuracy --json x --plot x",
-    "report k.ptx -o k.ptx", "lab.profile --from k.ptx -o k.ptx", "sass apply k.ptx c.cubin --output k.ptx",
+    "report k.ptx -o k.ptx", "lab.choice fit --rows k.ptx -o k.ptx", "sass apply k.ptx c.cubin --output k.ptx",
     "sass optimize 14 --recipe k.ptx -o k.ptx",
 ])
 def test_an_input_is_never_replaced(words: str, here: Path, run: Any) -> None:

@@ -51,7 +51,6 @@ class TestChoice:
         ((16384, 16384, 4096), "", PRODUCTS["fp16x3"], {"accumulations": 1, "cluster": 2}),
         # Half as high, and twice as many tiles, where SMs would have none.
         ((1024, 1024, 1024), "", PRODUCTS["fp16x3"], {"bm": 64}), ((896, 896, 896), "", PRODUCTS["fp16x3"], {"bm": 64}),
-        ((1280, 1280, 1280), "", PRODUCTS["fp16x3"], {"bm": 128}),
         ((2048, 2048, 2048), "", PRODUCTS["fp16x3"], {"bm": 128, "split": 1}),
         # A long A by a narrow B is split in registers; panels of a prepared B cost nothing more.
         ((25088, 128, 1152), "", STREAMED, {}), ((100352, 64, 576), "b", STREAMED, {}),

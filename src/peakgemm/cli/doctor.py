@@ -21,7 +21,8 @@ from ..runtime.device import Gpu
 from ..runtime.nvrtc import TESTED, lacking, nvrtc_version
 from ..sass.listing import find_nvdisasm
 from ..selection.choose import choose
-from ..selection.machine import kept, kept_path, profile_of
+from ..selection.machine import kept_path, profile_of
+from ..selection.machine import shipped as shipped_profile
 from ..tools.bench import records
 from ..tools.bench.peers import find_peer
 from .console import table
@@ -120,16 +121,17 @@ def _gpus() -> Iterator[Row]:
 
 def _profile(gpu: Gpu) -> Row:
     """Whose numbers the cost models have for a GPU."""
-    own, used = kept(gpu.name), profile_of(gpu.arch, gpu.name)
-    loss = used.residuals.get("ieee", {}).get("choice_loss", {})
+    used = profile_of(gpu.arch, gpu.name)
+    loss = used.residuals.get("held out", {}).get("ieee", {})
     origin = f"{used.name}, of {used.date}" + (
         f"; its choices lose {100 * loss['median']:.1f} % in the median of products held out, "
         f"{100 * loss['p90']:.1f} % at the 90th percentile" if loss else "")
-    if own is not None and used.name == own.name:
+    if used is not shipped_profile():
         return "profile (choose)", "yes", f"yours, {origin}: {kept_path(gpu.name)}"
-    if used.gpus:
+    if used.architecture == gpu.arch:
         return "profile (choose)", "yes", f"shipped: {origin}"
-    return "profile (choose)", "-", f"{origin}: none was fitted to this GPU; run: python -m lab.profile"
+    return "profile (choose)", "-", (f"{origin}: no {gpu.arch} was measured; fit one with: python -m lab.choice "
+                                     "(docs/contributing/fit-a-gpu.md)")
 
 
 def _driver_is_older(driver: str) -> bool:

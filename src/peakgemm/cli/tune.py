@@ -38,7 +38,7 @@ def command(
 ) -> None:
     """Search the tile space for each shape; keep what beats the default."""
     if profile:
-        parse.from_checkout("tune --profile", "lab.profile")
+        parse.from_checkout("tune --profile", "lab.choice")
     cases = distinct(groups(suite, shape))
     if not cases:
         raise InvalidValue(f"nothing to tune: give --suite (all, {', '.join(NAMES)}) or --shape MxNxK[:layout]")

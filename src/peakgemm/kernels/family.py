@@ -14,7 +14,7 @@ from ..runtime.tensor_map import Box
 
 if TYPE_CHECKING:
     from .emulated.schemes import Scheme
-    from .profile import Machine, Profile
+    from .profile import Machine
     from .recipe import Recipe
     from .registry import Kernel
     from .schedule import Schedule
@@ -89,15 +89,11 @@ class Family:
         panels: the operands, of ``"ab"`` as the kernel sees them, that it reads split before.
         scheme: how operands are split for tensor cores; None: FFMA.
         name: tells kernels of the same name apart.
-        configs: those that a GPU's profile names, as they are compiled for any problem.
+        configs: those that are compared on a GPU, as they are compiled for any problem.
         candidates: the configurations worth a comparison for a problem on a GPU, with their modelled microseconds;
             of the operand ``"a"`` or ``"b"`` it may be said that it has been split before.
         chains: the same of those that sum by one chain, for reproducible products.
-        overlap_us: what a profile says that its launches save where they overlap the launch before, which its estimates
-            leave out.
         numbers: the section of a profile that has the numbers of its cost model.
-        estimate_us: the model itself, for a fit of those numbers; None: `lab.profile` knows how they are shared out
-            among tiles.
         tiled: whether blocks have whole tiles, or ranges of their k-steps.
         lives_on_l1: whether operands come by way of L1, which has what shared memory leaves of an SM's 256 KB.
     """
@@ -116,8 +112,6 @@ class Family:
     configs: Callable[[Kernel, Machine], Iterable[Config]] = lambda kernel, machine: ()
     candidates: Callable[[Kernel, Problem, Machine, str], Iterable[Estimated]] = lambda *_: ()
     chains: Callable[[Kernel, Problem, Machine], Iterable[Estimated]] = lambda *_: ()
-    overlap_us: Callable[[Profile], float] = lambda profile: 0.0
     numbers: str = ""
-    estimate_us: Callable[[Own, Problem, Machine], float] | None = None
     tiled: bool = False
     lives_on_l1: bool = False

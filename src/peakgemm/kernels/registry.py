@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -228,6 +228,12 @@ _CONFIGS = _Entries(json.loads((source.KERNELS / "configs.json").read_text(encod
 def default_of(name: str, kind: type[C]) -> C:
     """The default configuration that configs.json has for a kernel."""
     return kind.from_json(_CONFIGS[name]["default"])
+
+
+@cache
+def compared(kernel: Kernel) -> tuple[Any, ...]:
+    """The configurations that configs.json has for a tiled kernel, which the choice compares."""
+    return tuple(kernel.read(found) for found in _CONFIGS[kernel.name].get("compared", ()))
 
 
 def _rung(number: int, name: str, idea: str, constraints: Callable[[Any], Iterator[str]],

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from ..errors import InvalidValue
 from ..kernels import shortfall
-from ..kernels.emulated.model import simplest
 from ..kernels.emulated.schemes import SCHEMES, Scheme, schemes_on
 from ..kernels.ffma import repack
 from ..kernels.library import EMULATED, KERNELS, kernel_named
@@ -41,7 +40,7 @@ class Candidate(NamedTuple):
         return f"{self.kernel.name} {self.config.label()}"
 
 # Sums over fewer k-steps are so nearly exact in FP32 that 22 bits are not better: whatever a profile says.
-_EMULATED_K = 64
+EMULATED_K = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ def candidates(problem: Problem, machine: Machine, scheme: Scheme | None = None,
     found = [Candidate(kernel, config, us) for kernel in (KERNELS if scheme is None else EMULATED)
              if kernel.family.scheme is scheme and kernel.is_for(machine.arch)
              for config, us in kernel.family.candidates(kernel, problem, machine, ready)]
-    return _ranked(found, problem, machine)
+    return tuple(sorted(found, key=attrgetter("us")))  # of equals the first named
 
 
 @lru_cache(maxsize=8)
@@ -96,23 +95,8 @@ def chains(problem: Problem, machine: Machine) -> tuple[Candidate, ...]:
     """Those that sum every element by one chain over K (`Kernel.is_ascending`), best first."""
     found = {(kernel, config): us for kernel in KERNELS if kernel.is_for(machine.arch)
              for config, us in kernel.family.chains(kernel, problem, machine)}
-    ranked = _ranked([Candidate(*key, us) for key, us in found.items()], problem, machine)
+    ranked = sorted((Candidate(*key, us) for key, us in found.items()), key=attrgetter("us"))
     return tuple(each for each in ranked if each.kernel.is_ascending(each.config, problem))
-
-
-def _ranked(found: list[Candidate], problem: Problem, machine: Machine) -> tuple[Candidate, ...]:
-    """By their time; of equals the first named.
-
-    Small and thin products overlap the launch before, and have asked for their operands by then: 24 x 24 x 24 takes
-    1.3 us where 1.95 are modelled. Less for all of their configurations alike, as among those the models know which is
-    fastest.
-    """
-    saving = {each.kernel: each.kernel.family.overlap_us(machine.profile) for each in found}
-    if overlapping := [each for each in found if saving[each.kernel]]:
-        kernel, config, _ = min(overlapping, key=attrgetter("us"))
-        if machine.arch.launches_overlap(kernel.family.schedule(config, problem, machine.sms).blocks, machine.sms):
-            found = [each._replace(us=each.us - saving[each.kernel]) for each in found]
-    return tuple(sorted(found, key=attrgetter("us")))
 
 
 def _best(ranked: Sequence[Candidate], problem: Problem, gpu: Machine) -> tuple[Candidate, tuple[str, ...]]:
@@ -157,23 +141,24 @@ def _emulated(problem: Problem, gpu: Machine, device_name: str, precision: str, 
                            f"{', '.join(there) or 'none of the schemes'}; use 'emulated', which runs IEEE FFMA there, "
                            "or 'ieee'")
     if precision != "emulated" and not problem.is_empty:
-        kernel, config, us = simplest(candidates(problem, gpu, SCHEMES[precision], ready), gpu)
+        kernel, config, us = candidates(problem, gpu, SCHEMES[precision], ready)[0]
         return Choice(kernel, config, "named", f"asked for by name; {kernel.idea}: {us:.0f} us by the model, with the "
                                                f"numbers of the profile '{gpu.profile.name}'")
     ieee = _fastest(problem, gpu, device_name)
-    if problem.is_empty or not there or gpu.profile.emulated.worth_share is None:
+    worth = gpu.profile.emulated.worth_share if gpu.profile.architecture == arch else None
+    if problem.is_empty or not there or worth is None:
         why = ("nothing to multiply" if problem.is_empty else
                f"tensor cores were not measured to win on {arch} by the profile '{gpu.profile.name}'")
         return replace(ieee, reason=f"IEEE FFMA, {why}: {ieee.reason}")
-    return _faster(ieee, problem, gpu, gpu.profile.emulated.worth_share, ready)
+    return _faster(ieee, problem, gpu, worth, ready)
 
 
 def _faster(ieee: Choice, problem: Problem, gpu: Machine, worth: float, ready: str = "") -> Choice:
     """``ieee``, or fp16x3 where the models say that it takes less than that share of its time: between equals they
     err."""
-    kernel, config, ours = simplest(candidates(problem, gpu, SCHEMES["fp16x3"], ready), gpu)
+    kernel, config, ours = candidates(problem, gpu, SCHEMES["fp16x3"], ready)[0]
     theirs = _modelled(ieee, candidates(problem, gpu))
-    if ours < worth * theirs and problem.k >= max(_EMULATED_K, gpu.profile.emulated.least_k):
+    if ours < worth * theirs and problem.k >= EMULATED_K:
         return Choice(kernel, config, "heuristic", f"{kernel.name} on tensor cores, {kernel.idea}: {ours:.0f} us by "
                                                    f"the model, IEEE FFMA {theirs:.0f}, by the numbers of the profile "
                                                    f"'{gpu.profile.name}'")

@@ -1,43 +1,35 @@
-"""A GPU as the cost models see it, and which profile it gets.
-
-The first of these: the profile that the user has made for GPUs of that name; a shipped one whose names it matches;
-without a name, the shipped one of the architecture; the generic one, whose shares are of what the device says of
-itself.
-"""
+"""A GPU as the cost models see it, and which profile it gets: the one that the user has made for GPUs of that name,
+else the one of the package, whose numbers are in units of the device's clock, bandwidth and SMs."""
 
 from __future__ import annotations
 
-import json
 import logging
-from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from ..errors import InvalidValue
-from ..kernels.profile import Device, Machine, Profile
+from ..kernels.profile import Machine, Profile
 from ..runtime import device
 from ..runtime.architectures import architecture
 from .profile_file import read
 from .tuned import cache_invalidators, folder, slug
 
 log = logging.getLogger("peakgemm")
-SHIPPED = Path(__file__).parent / "profiles"
-GENERIC = "generic"
+GENERIC = Path(__file__).parent / "profiles" / "generic.json"
 
 
 def machine_with(profile: Profile, arch: str, sm_count: int, device_name: str = "") -> Machine:
     """A GPU of ``arch`` with ``sm_count`` SMs and the numbers of ``profile``.
 
-    Shares are of the clock, bandwidth and L2 that the profile was fitted with; of a profile that names none, of those
-    of the GPU called ``device_name``, if it is here, else of the architecture's reference GPU.
+    Its clock, bandwidth and L2 are what the GPU called ``device_name`` says of itself, if it is here, else those of the
+    architecture's reference GPU.
 
     Raises:
         InvalidValue: an architecture that the table does not hold.
     """
     limits = architecture(arch)
-    known = profile.device or _device(device_name) or Device(limits.gpu_mhz, limits.gpu_bandwidth_gbs, limits.gpu_l2)
-    return Machine(limits, sm_count, known.mhz, known.bandwidth_gbs * 1e3, known.l2_bytes, profile)
+    mhz, gbs, l2_bytes = _device(device_name) or (limits.gpu_mhz, limits.gpu_bandwidth_gbs, limits.gpu_l2)
+    return Machine(limits, sm_count, mhz, gbs * 1e3, l2_bytes, profile)
 
 
 @cache
@@ -53,32 +45,13 @@ def machine(arch: str, sm_count: int, device_name: str = "") -> Machine:
 def profile_of(arch: str, device_name: str = "", own: bool = True) -> Profile:
     """The profile that a GPU of that name gets; see the module. ``own``: whether the user's is asked for."""
     users = kept(device_name) if own else None
-    if users is not None and users.architecture in (None, arch):
-        return users
-    for name, head in shipped_heads().items():
-        gpus = head["gpus"] if device_name else ["*"]
-        if head["architecture"] == arch and any(fnmatchcase(device_name, gpu) for gpu in gpus):
-            return shipped(name)
-    return shipped(GENERIC)
+    return users if users is not None and users.architecture == arch else shipped()
 
 
 @cache
-def shipped_heads() -> dict[str, Any]:
-    """The JSON of the package's profiles by name. One is checked when it is asked for: a first product waits for that.
-    """
-    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(SHIPPED.glob("*.json"))}
-
-
-@cache
-def shipped(name: str) -> Profile:
-    """A profile of the package.
-
-    Raises:
-        InvalidValue: there is none of that name; the message lists those there are.
-    """
-    if name not in shipped_heads():
-        raise InvalidValue(f"no profile {name!r} is shipped; there are: {', '.join(shipped_heads())}")
-    return read(SHIPPED / f"{name}.json")
+def shipped() -> Profile:
+    """The profile of the package."""
+    return read(GENERIC)
 
 
 def kept_path(device_name: str) -> Path:
@@ -100,14 +73,14 @@ def kept(device_name: str) -> Profile | None:
         return None
 
 
-def _device(name: str) -> Device | None:
+def _device(name: str) -> tuple[float, float, int] | None:
     """Clock, bandwidth and L2 of the GPU of that name, if this process sees one that says all three."""
     if not name:
         return None
     for index in range(device.count()):
         gpu = device.find(index)
         if gpu is not None and gpu.name == name and min(gpu.clock_mhz, gpu.bandwidth_gbs, gpu.l2_bytes) > 0:
-            return Device(gpu.clock_mhz, gpu.bandwidth_gbs, gpu.l2_bytes)
+            return gpu.clock_mhz, gpu.bandwidth_gbs, gpu.l2_bytes
     return None
 
 

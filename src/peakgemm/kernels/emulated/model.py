@@ -1,15 +1,14 @@
 """The cost model of products on tensor cores, and the ways of their blocks to share K.
 
-On an H100 the root mean square error over the 755 times that it was made for is 8 %, and 7 % of those up to 1.5 times
-as long as a shape's fastest. The numbers are the profile's.
+The numbers are the profile's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from math import sqrt
 
-from ...problem import Config, Problem, varied
+from ...problem import Problem, varied
 from ..family import Estimated
 from ..ffma.tiled import SPLITS
 from ..profile import Machine
@@ -37,66 +36,49 @@ def estimate_us(kernel: Kernel, config: TensorConfig, problem: Problem, machine:
     assert scheme is not None
     if p.trans_c and ready:
         ready = "b" if ready == "a" else "a"
-    four_times = config.accumulations == FOUR_TIMES
-    bandwidth = machine.bandwidth * numbers.bandwidth_share
-    slow = numbers.unaligned_factor if min(widths(p)) < 4 else 1.0
-    chunks, tiles = -(-p.k // scheme.chunk), config.tiles(p)
-    count, tile = max(p.batch.count, 1), numbers.tile_us
-    # Where tiles or chunks pass an edge and rows start at 16 bytes, all wait for the slowest tile: 700 x 900 x 1100
-    # takes the fused kernel 32.4 us on an H100.
-    edges = min(widths(p)) == 4 and bool(p.m % config.bm or p.n % config.bn or p.k % scheme.chunk)
-    if kernel.family.panels == "b":
-        row = next(row for row in numbers.streamed if row.columns == config.bn)
-        chunk, begin, tile = row.chunk_us, numbers.fused_start_us, row.tile_us
-        chunk *= row.edge_factor if edges else 1.0
-        if widths(p)[0] < 4:  # rows of A start anywhere; more again where it is A's columns that are contiguous
-            chunk += numbers.streamed_skew_us + numbers.skew_down_us * p.trans_a
-        if FLOAT * count * p.m * p.k > numbers.far_share * machine.l2_bytes:  # an A that L2 does not keep
-            chunk *= numbers.streamed_far_factor
-        if four_times:
-            chunk += row.four_times_us
-        if ready != "b":
-            panels = operand(scheme, p.n, p.k, p.batch.sizes, p.batch.b).bytes
-            begin = numbers.streamed_start_us + 2 * panels * slow / bandwidth
-        moved = float(p.m * p.k + p.m * p.n)
-    elif not kernel.family.panels:
-        # Where K is contiguous in B a lane has pieces of four columns.
-        chunk, begin = numbers.fused_chunk_us + numbers.fused_columns_us * p.trans_b, numbers.fused_start_us
-        tile = numbers.fused_tile_us
-        chunk *= numbers.fused_edge_factor if edges else 1.0
-        skews = numbers.fused_skew_a_us, numbers.fused_skew_b_us
-        chunk += sum(more for more, width in zip(skews, widths(p), strict=True) if width < 4)
-        if widths(p)[0] < 4:
-            chunk += numbers.skew_down_us * p.trans_a
-        if four_times:
-            chunk += numbers.fused_four_times_us
-        moved = (p.m * p.k + p.k * p.n + p.m * p.n) / numbers.fused_share
+    bandwidth = machine.bandwidth * machine.profile.tiled.bandwidth_share
+    chunks, tiles, panels = -(-p.k // scheme.chunk), config.tiles(p), kernel.family.panels
+    split = "".join(name for name in panels if name != ready)  # by a pass before, which writes them and reads them
+    size = sum(operand(scheme, rows, p.k, p.batch.sizes, strides).bytes
+               for name, rows, strides in (("a", p.m, p.batch.a), ("b", p.n, p.batch.b)) if name in split)
+    begin = numbers.start_us + numbers.split_us * bool(split)
+    moved = 0.0  # of what is split on the way
+    if panels == "ab":
+        begin += size * (1 + FLOAT / (scheme.planes * scheme.element)) / bandwidth
+        # A block of one warpgroup has half the rows. Other schemes have so many more products.
+        chunk = numbers.panels_chunk_us * (config.bm / ROWS) * scheme.products / 3
     else:
-        chunk, moved = getattr(numbers, f"{scheme.name}_chunk_us"), 0.0
-        chunk *= 1.0 if config.bm == ROWS else numbers.half_as_high_share
-        chunk += numbers.four_times_us if four_times else 0.0
-        panels = sum(operand(scheme, rows, p.k, p.batch.sizes, strides).bytes
-                    for name, rows, strides in (("a", p.m, p.batch.a), ("b", p.n, p.batch.b)) if name != ready)
-        begin = numbers.start_us + panels * (1 + FLOAT / (scheme.planes * scheme.element)) * slow / bandwidth
-    if p.trans_c and p.ldc % 4:
-        tile += numbers.turned_across_us  # pieces of eight floats
+        begin += 2 * size / bandwidth
+        moved = float(p.m * p.k + p.m * p.n + (0 if panels else p.k * p.n))
+        chunk = (numbers.fused_chunk_us if not panels else
+                 numbers.streamed_64_chunk_us if config.bn == 64 else numbers.streamed_128_chunk_us)
+        width_a, width_b = widths(p)
+        # Where tiles or chunks pass an edge and rows start at 16 bytes, all wait for the slowest tile; where rows start
+        # anywhere, copies are by words, and those of A's columns by more of them.
+        if min(width_a, width_b) == 4 and (p.m % config.bm or p.n % config.bn or p.k % scheme.chunk):
+            chunk *= 1 + numbers.edge_factor
+        chunk += numbers.skew_us * ((width_a < 4) * (1 + p.trans_a) + (width_b < 4 and not panels))
+    if config.accumulations == FOUR_TIMES:
+        chunk += numbers.four_times_us
     if config.split == 0:
         shared = tiles % sms
         parts = min(sms, shared * chunks)
         length = -(-shared * chunks // parts)
         # A range touches two tiles, unless ranges end where tiles do.
         touched = 1 if length * parts == shared * chunks and chunks % length == 0 else 2
-        turns = tiles // sms * (chunks * chunk + tile) + length * chunk + touched * tile
+        turns = tiles // sms * (chunks * chunk + numbers.tile_us) + length * chunk + touched * numbers.tile_us
         blocks = max(parts, tiles)
+        begin += numbers.ranges_us * (panels != "ab")
     else:
         blocks = tiles * config.split
         parts = blocks if config.split > 1 else 0
-        turns = -(-blocks // sms) * (-(-chunks // config.split) * chunk + tile)
-    reduce = numbers.reduce_us + 2 * parts * config.bm * config.bn * FLOAT / bandwidth if parts else 0.0
+        turns = -(-blocks // sms) * (-(-chunks // config.split) * chunk + numbers.tile_us)
+    reduce = 2 * parts * config.bm * config.bn * FLOAT / bandwidth
     # Few SMs reach more than their share of the bandwidth: its square root.
-    memory = FLOAT * count * moved / bandwidth / sqrt(min(1.0, blocks / sms))
+    memory = FLOAT * max(p.batch.count, 1) * moved / bandwidth / sqrt(min(1.0, blocks / sms))
     # What is split on the way does not come at once at the bandwidth of the memory.
-    return begin + max(turns, tile + memory + min(memory, numbers.ramp_us)) + reduce
+    us = begin + max(turns, numbers.tile_us + memory + min(memory, numbers.ramp_us)) + reduce
+    return us if config.split == 1 else us * (1 + numbers.shared_factor)  # of near equals the simplest
 
 
 def accumulations(scheme: Scheme, problem: Problem) -> int:
@@ -123,11 +105,3 @@ def sharing_k(kernel: Kernel, config: TensorConfig, problem: Problem, machine: M
         long = config.accumulations == FOUR_TIMES and problem.k >= parts * _FOUR_TIMES_K[scheme.name]
         way = varied(config, split=split, accumulations=TWICE if long else config.accumulations)
         yield way, estimate_us(kernel, way, problem, machine, ready)
-
-
-def simplest(ranked: Iterable[tuple[Kernel, Config, float]], machine: Machine) -> tuple[Kernel, Config, float]:
-    """Of candidates the fastest by the model; of near equals the simplest: tiles whole rather than in equal parts, and
-    those rather than in ranges that end anywhere."""
-    numbers = machine.profile.emulated
-    factors = {1: 1.0, 0: numbers.ranges_factor}
-    return min(ranked, key=lambda candidate: candidate[2] * factors.get(candidate[1].split, numbers.parts_factor))

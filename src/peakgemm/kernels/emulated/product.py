@@ -16,6 +16,7 @@ from ..registry import Kernel
 from . import model
 from .schemes import HEAD, ROWS, SCHEMES, TAIL, Scheme, TensorConfig, default, family, ieee_bytes, launches
 
+_MOST_UNPAIRED = 32  # rows, or columns, of tiles, whose copies of B pairs of blocks do not share
 _HALVED = "fp16x3"  # the scheme of which tiles of 64 rows were measured to gain
 
 
@@ -57,7 +58,7 @@ def _candidates(kernel: Kernel, problem: Problem, machine: Machine, ready: str) 
     """
     p, scheme = problem, kernel.family.scheme
     assert scheme is not None
-    paired = min(p.m, p.n) > 128 * machine.profile.emulated.cluster_tiles
+    paired = min(p.m, p.n) > ROWS * _MOST_UNPAIRED
     config = varied(default(scheme), accumulations=model.accumulations(scheme, p), cluster=2 if paired else 1)
     yield from model.sharing_k(kernel, config, p, machine, ready, whole=paired)
     half = varied(half_as_high(scheme), accumulations=config.accumulations)

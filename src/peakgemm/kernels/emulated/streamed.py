@@ -53,7 +53,7 @@ def _streamed(c: TensorConfig) -> Iterator[str]:
 def _candidates(kernel: Kernel, problem: Problem, machine: Machine, ready: str) -> Iterator[Estimated]:
     """C, and C^T where that makes the larger operand the one that is not split before."""
     times = model.accumulations(_SCHEME, problem)
-    tiles = [streamed(row.columns) for row in machine.profile.emulated.streamed]
+    tiles = [streamed(columns) for columns in (64, 128)]
     for trans_c in (False, True) if problem.n > problem.m else (False,):
         for tile in tiles if kernel.family.panels else [kernel.default]:
             config = varied(tile, accumulations=times, trans_c=trans_c)

@@ -150,6 +150,6 @@ CHAIN = Kernel(
     -1, "chain", "one chain over K an element, a lane a row of the large operand; a deep ring keeps memory busy",
     _DEFAULT, _constraints, _shared, dynamic=True, needs=("cp.async",), folder="ffma",
     family=replace(TILED, schedule=schedule, specialisation=_specialisation, tiled=False,
-                   one_chain=lambda config, problem: True, numbers="chain", estimate_us=estimate_us,
+                   one_chain=lambda config, problem: True, numbers="chain",
                    chains=estimated(configurations, estimate_us)),
 )

@@ -163,26 +163,23 @@ def estimate_us(config: Config, problem: Problem, machine: Machine) -> float:
     rounds = -(-p.k // (c.bk * plan.parts))
     loads = patches * (PATCH if by_fours else PATCH**2)
     # Some of what is issued hides behind what memory takes. At a block's end values are exchanged or added up.
-    slots = (rounds * (numbers.load_slots * loads + numbers.ffma_slots * patches * PATCH**2 * c.bn
-                       + numbers.fetch_slots * fetched)
+    slots = (rounds * (numbers.load_slots * loads + numbers.ffma_slots * patches * PATCH**2 * c.bn)
              + numbers.sum_slots * (PATCH * c.bn + -(-c.bm * c.bn // c.block_threads) * (groups + _ENDS)))
     work = (-(-plan.blocks // machine.sms) * c.block_threads / arch.warp_size * slots
             / (arch.sub_partitions * machine.mhz))
-    # A read takes so much longer for each time that less than a segment lies side by side: by four words, and by one
-    # along the rows; and where a segment does, by four words along the rows: than where more do.
+    # A read takes so much longer for each time that less than a segment lies side by side.
     beside = (FLOAT * PATCH if by_fours else FLOAT) * (lanes if lies_along_k else across)  # bytes
-    each = numbers.lack_factor if by_fours else 0.0 if lies_along_k else numbers.lack_of_words_factor
-    lack = each * max(0.0, _SEGMENT / beside - 1)
-    if by_fours and not lies_along_k and beside == _SEGMENT:
-        lack = numbers.narrow_factor
+    lack = numbers.lack_factor * max(0.0, _SEGMENT / beside - 1) if by_fours or not lies_along_k else 0.0
     floats = rows * p.k * batch * (1 + lack) + (p.k + rows) * columns * batch
     if plan.parts > 1:
         floats += numbers.reread_factor * plan.whole * c.bm * c.bn * plan.parts
     memory = FLOAT * floats / (machine.bandwidth * numbers.bandwidth_share)
-    # A wave's first load and its end, a load to the next into the same register, each word of Y fetched before it.
+    # A load to the next into the same register, each word of Y fetched before it.
     waves = -(-plan.blocks // (machine.sms * c.min_blocks))
-    latency = waves * (numbers.first_us + numbers.round_us * (rounds - 1) + numbers.fetch_us * fetched * rounds)
-    return numbers.start_us + hypot(memory, work, latency) + (numbers.reduce_us if plan.parts > 1 else 0)
+    latency = waves * (numbers.round_us * (rounds - 1) + numbers.fetch_us * fetched * rounds)
+    overlap = numbers.overlap_us if arch.launches_overlap(plan.blocks, machine.sms) else 0.0
+    return (numbers.start_us + hypot(memory, work, latency) - overlap
+            + (numbers.reduce_us if plan.parts > 1 else 0))
 
 
 def configurations(problem: Problem, machine: Machine) -> Iterator[SkinnyConfig]:
@@ -219,7 +216,7 @@ def _worth(problem: Problem, bn: int, bm: int, threads: int, machine: Machine) -
     if bm == 128 and full and not along_k(p) and not swapped(p):
         return False  # 152 bytes would be spilled
     # 1 x 8192 x 8192 took 103 us by 256 threads, 88 by 512.
-    near = FLOAT * max(p.m, p.n) * p.k <= machine.profile.skinny.beyond_l2_share * machine.l2_bytes
+    near = FLOAT * max(p.m, p.n) * p.k <= machine.l2_bytes
     return bn >= PATCH or threads == 512 or near
 
 
@@ -233,6 +230,5 @@ SKINNY = Kernel(
     # Lanes have parts of K each, so that no sum is one chain.
     family=replace(TILED, schedule=schedule, specialisation=_specialisation, reduce_recipe=_reduce_recipe, tiled=False,
                    one_chain=lambda config, problem: False, candidates=estimated(configurations, estimate_us),
-                   overlap_us=lambda profile: profile.skinny.overlap_us, numbers="skinny",
-                   estimate_us=estimate_us, lives_on_l1=True),
+                   numbers="skinny", lives_on_l1=True),
 )

@@ -11,7 +11,7 @@ from math import hypot
 from ...errors import InvalidValue
 from ...problem import Config, Problem, varied
 from ..family import MAX_BLOCKS, Estimated
-from ..profile import Machine, SmallTile
+from ..profile import Machine
 from ..registry import FLOAT, Kernel, default_of
 from ..schedule import Schedule, arguments, cut
 from ..widths import widest, width
@@ -29,6 +29,9 @@ _SECTOR = 8     # floats
 _BLOCK = 128    # threads
 _CHUNKED_BLOCKS = 6  # of 128 threads an SM, of 4 x 4 results a thread whose sums are in chunks: registers allow no more
 _MOST_AGAIN = 4  # times that an operand is read by tiles with few results
+# Tiles, thread tiles, and blocks an SM, of 128 threads or more (with more blocks registers spill).
+_TILES = ((8, 8, 2, 2, 10), (16, 16, 4, 4, 8), (32, 32, 4, 4, 8), (64, 64, 8, 4, 7), (64, 32, 4, 4, 8),
+          (32, 64, 4, 4, 8), (64, 16, 4, 4, 8), (128, 8, 4, 4, 8), (8, 128, 4, 4, 8))
 _LEAST_RESULTS = 1024  # of a tile where there are many in either direction
 
 
@@ -114,15 +117,10 @@ def _one_chain(c: Config, p: Problem) -> bool:
 
 
 def applies(problem: Problem, machine: Machine) -> bool:
-    """Whether K is short enough for a comparison.
-
-    Of few rows or columns the kernel of thin products is faster beyond some K: 200000 x 4 x 64 in 21.5 us, here 23.2;
-    300000 x 4 x 40 in 28.3, here 24.6; 300000 x 1 x 48 in 22.0, here 25.3.
-    """
-    p, (short, long), numbers = problem, sorted((problem.m, problem.n)), machine.profile.small
-    most = MOST_K if p.batch.count > 1 and short <= THIN else SHORT_K
-    few = numbers.one_k if short == 1 else numbers.few_k if 1 < short <= _FEW else most
-    return machine.arch.has_cp_async and p.k <= most and (long <= _SHORT or p.k <= few)
+    """Whether K is short enough for a comparison."""
+    p, (short, long) = problem, sorted((problem.m, problem.n))
+    thin = p.batch.count > 1 and short <= THIN and (short > _FEW or long <= _SHORT)
+    return machine.arch.has_cp_async and p.k <= (MOST_K if thin else SHORT_K)
 
 
 def estimate_us(config: Config, problem: Problem, machine: Machine) -> float:
@@ -131,7 +129,8 @@ def estimate_us(config: Config, problem: Problem, machine: Machine) -> float:
     Instructions of a thread over the issue slots of its SM, bytes over the bandwidth, and latencies of a wave of
     blocks: the root of the sum of their squares.
     """
-    p, c, (down, across), numbers, arch = problem, config, config.grid(problem), machine.profile.small, machine.arch
+    p, c, (down, across), arch = problem, config, config.grid(problem), machine.arch
+    numbers, tiled = machine.profile.small, machine.profile.tiled
     blocks = -(-down * across * p.batch.count // c.slices)
     words_a, words_b, abreast, sectors = _accesses(p)
     group = 4 if c.tm * c.tn <= MOST_RESULTS else 2  # k-steps that a thread holds at once
@@ -142,76 +141,60 @@ def estimate_us(config: Config, problem: Problem, machine: Machine) -> float:
             quads += side * c.bk * rounds / (4 * c.threads)
         else:  # where rows lie along K, all of a round's places are asked for
             words += side * (c.bk * rounds if along_k else min(groups * group, c.bk * rounds)) / c.threads
-    wide = min(c.tn, 4)
-    apart = wide > abreast  # a thread's columns
-    stores = c.tm * c.tn // (1 if apart or p.beta != 0 else wide)
-    long = p.k > HALF
-    # Where K is contiguous in B and a thread has more than 16 results, its words of B meet in banks.
-    meets = long and p.trans_b and c.tm * c.tn > MOST_RESULTS
-    beside = numbers.group_slots + (numbers.along_k_slots if meets else 0)
-    instructions = (numbers.end_slots + numbers.quad_slots * quads + numbers.word_slots * words
-                    + groups * (group * c.tm * c.tn + beside) + numbers.store_slots * stores)
+    instructions = numbers.quad_slots * quads + numbers.word_slots * words + groups * group * c.tm * c.tn
     warps = c.threads * c.slices / arch.warp_size
     issue = warps * instructions / (arch.sub_partitions * machine.mhz * numbers.issued_share)
-    work = (issue * _slower(config, long, machine) + numbers.block_us) * -(-blocks // machine.sms)
+    work = (issue + numbers.block_us) * -(-blocks // machine.sms)
     # Words of a row that one store writes, the gaps where a thread has two quads of it included, and the sectors that
     # they lie in.
+    wide = min(c.tn, 4)
+    apart = wide > abreast  # a thread's columns
     run = max(min(c.bn // c.tn if apart else c.bn, p.n), 1)
     touched = (-(-run // _SECTOR) * _SECTOR if sectors else run + _SECTOR - 1) * (1 if apart else c.tn // wide)
     results = p.m * p.n * (1 + numbers.partly_factor * (touched / run - 1))
     memory = (FLOAT * (p.m * p.k + p.k * p.n + results) * p.batch.count
-              / (machine.bandwidth * numbers.bandwidth_share))
+              / (machine.bandwidth * tiled.bandwidth_share))
     resident = min(c.min_blocks, arch.shared_per_sm // (_shared(c) + arch.shared_reserved))
     waves = max(1.0, blocks / (machine.sms * resident))
     in_line = groups if c.tm * c.tn > _CARRIED else 0
-    latency = waves * (numbers.round_us * (rounds - 1) + numbers.group_us * in_line + numbers.store_us * stores)
-    return numbers.start_us + hypot(memory, work, latency)
-
-
-def _slower(c: Config, long: bool, machine: Machine) -> float:
-    """How much longer the instructions of a tile take than the model counts."""
-    for row in machine.profile.small.tiles:
-        if (row.bm, row.bn, row.tm, row.tn) == (c.bm, c.bn, c.tm, c.tn):
-            factor = row.short_factor if not long else row.whole_factor if c.bk == SHORT_K else row.halves_factor
-            return factor or machine.profile.small.unknown_factor
-    return machine.profile.small.unknown_factor
+    latency = waves * (numbers.round_us * (rounds - 1) + numbers.group_us * in_line)
+    overlap = tiled.overlap_us if arch.launches_overlap(blocks, machine.sms) else 0.0
+    return numbers.start_us + hypot(memory, work, latency) - overlap
 
 
 @lru_cache(maxsize=256)  # half of what a first call's choice costs, else
-def tiles(k: int, machine: Machine) -> tuple[SmallConfig, ...]:
+def tiles(k: int) -> tuple[SmallConfig, ...]:
     """Every tile, for so many k-steps."""
     bk = next((steps for steps in STEPS if steps >= k), SHORT_K)
-    return tuple(config for row in machine.profile.small.tiles for config in _of(row, bk))
+    return tuple(config for tile in _TILES for config in _of(*tile, bk))
 
 
-def _of(row: SmallTile, bk: int) -> Iterator[SmallConfig]:
-    teams = max(_BLOCK * row.tm * row.tn // (row.bm * row.bn), 1)
-    config = SmallConfig(row.bm, row.bn, bk, row.tm, row.tn, slices=teams, min_blocks=row.blocks)
+def _of(bm: int, bn: int, tm: int, tn: int, blocks: int, bk: int) -> Iterator[SmallConfig]:
+    teams = max(_BLOCK * tm * tn // (bm * bn), 1)
+    config = SmallConfig(bm, bn, bk, tm, tn, slices=teams, min_blocks=blocks)
     if bk < SHORT_K:
         yield config
         return
-    if row.tm * row.tn <= MOST_RESULTS:
-        config = replace(config, chunked=True, min_blocks=min(row.blocks, _CHUNKED_BLOCKS))
-    if row.whole_factor:
+    if tm * tn <= MOST_RESULTS:
+        config = replace(config, chunked=True, min_blocks=min(blocks, _CHUNKED_BLOCKS))
         # The first half is multiplied while the other is under way: the fastest where few blocks follow, and 1000 of 64
         # took 22.5 us by 32 x 64 so, 24.1 without parts.
         yield replace(config, stages=2)
-    if row.halves_factor:
-        # One half after the other: other blocks hide the wait, and less is under way at once. 700 of 64 x 64 x 128 take
-        # 30.8 us by 32 x 64 so, 33.1 otherwise.
-        yield replace(config, bk=HALF)
+    # One half after the other: other blocks hide the wait, and less is under way at once. 700 of 64 x 64 x 128 take
+    # 30.8 us by 32 x 64 so, 33.1 otherwise.
+    yield replace(config, bk=HALF)
 
 
 def configurations(problem: Problem, machine: Machine) -> Iterator[SmallConfig]:
     """The configurations worth a comparison for ``problem``; none where the kernel does not apply."""
     p = problem
     # 20 x 1000000 x 20 took 183 us by tiles of 32 columns, 103 by 64, 78 by 128.
-    beyond = machine.profile.small.beyond_l2_share * machine.l2_bytes
-    far_a, far_b = (FLOAT * side * p.k > beyond and other <= THIN for side, other in ((p.m, p.n), (p.n, p.m)))
+    far_a, far_b = (FLOAT * side * p.k > machine.l2_bytes / 2 and other <= THIN
+                    for side, other in ((p.m, p.n), (p.n, p.m)))
     # Where K lies along rows of A and not of B, and all is copied by sixteen bytes, there are registers for one block
     # more: 1000 of 64 take 21.6 us so, 22.7 with seven an SM.
     eighth = not (p.trans_a or p.trans_b or any(_accesses(p)[:2]))
-    for c in tiles(p.k, machine) if applies(p, machine) else ():
+    for c in tiles(p.k) if applies(p, machine) else ():
         # Not an operand twice, nor in short rows, of which the L2 holds little.
         if (far_b and (c.bn < THIN or c.bm < p.m)) or (far_a and (c.bm < THIN or c.bn < p.n)):
             continue
@@ -244,6 +227,5 @@ SMALL = Kernel(
     default_of("small", SmallConfig), _constraints, _shared, dynamic=True, needs=("cp.async",), folder="ffma",
     family=replace(TILED, schedule=schedule, specialisation=lambda config, problem: specialisation(problem),
                    one_chain=_one_chain, candidates=estimated(configurations, estimate_us),
-                   chains=_chains, overlap_us=lambda profile: profile.small.overlap_us, numbers="small",
-                   estimate_us=estimate_us, tiled=False),
+                   chains=_chains, numbers="small", tiled=False),
 )

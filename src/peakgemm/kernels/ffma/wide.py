@@ -9,15 +9,17 @@ from ...problem import Config, Problem, varied
 from ...runtime.tensor_map import MAX_LD, Box
 from ..constraints import boxed
 from ..family import Estimated
-from ..profile import Machine, Tile
+from ..profile import Machine
 from ..registry import FLOAT, Kernel, default_of
 from ..schedule import Schedule
 from ..validity import is_valid
 from ..widths import width
 from . import tile_model, tiled
-from .repack import CHUNK, UNIT_BYTES, Repack, repacked
+from .repack import UNIT_BYTES, Repack, repacked
 from .repack import constraints as repackable
 from .specialised import SPECIALISED
+
+_MOST_BYTES = 2 << 30  # of a workspace for repacked operands
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,39 +90,19 @@ def schedule(config: Config, problem: Problem, sm_count: int) -> Schedule:
         Box(1, p.k, p.n, p.ldb, c.bk, c.bn, within=plan.repack.b if "b" in operands else None)))
 
 
-def estimate_us(row: tile_model.Row, config: Config, problem: Problem, machine: Machine) -> float:
-    """Modelled microseconds of a launch; ``row``: the profile's numbers of the configuration.
-
-    Results whose rows start anywhere cost wide tiles no more than others. Of what is repacked, the first chunk of K is
-    there before; the others must be while the first tiles are computed.
-    """
-    p, numbers = problem, machine.profile.wide
-    assert isinstance(row, Tile)
-    us = tile_model.modelled_us(row, config, after_repack(p), machine, False, p.m * p.n, wide=True)
-    if size := Repack(p, to_repack(p)).sums:
-        tile = config.steps(p) * tile_model.step_us(config, row.share, machine)
-        late = size * max(p.k - CHUNK, 0) / max(p.k, 1) / numbers.repacked_beside_per_us - tile
-        us += numbers.repack_us + size / numbers.repacked_per_us + max(late, 0.0)
-    return us
-
-
 def _compared(kernel: Kernel, problem: Problem, machine: Machine, ways: tile_model.Ways) -> Iterator[Estimated]:
-    """For products of many tiles, where what they gain pays for the repacking. With few k-steps the model errs most,
-    and wide tiles must be faster by a margin."""
-    p, numbers = problem, machine.profile.wide
-    margin = (numbers.short_factor if p.k <= numbers.short_k else
-              numbers.medium_factor if p.k <= numbers.medium_k else 1.0)
-    for row in tile_model.tilings(kernel, machine):
-        config = row.config
-        if (config.tiles(p) >= numbers.least_tiles_factor * machine.sms and is_valid(kernel, config, machine.arch, p)
-                and Repack(p, to_repack(p)).sums <= numbers.most_bytes):
-            for way in ways(kernel, row, p, machine):
-                yield way, estimate_us(row, way, p, machine) * margin
+    """For products of many tiles, where what they gain pays for the repacking, while that fits its workspace."""
+    p = problem
+    for config in tile_model.tilings(kernel, machine):
+        if config.tiles(p) >= machine.sms and is_valid(kernel, config, machine.arch, p):
+            moved = Repack(p, to_repack(p)).sums
+            for way in ways(kernel, config, p, machine) if moved <= _MOST_BYTES else ():
+                yield way, tile_model.estimate_us(way, after_repack(p), machine, moved)
 
 
-def _ways(kernel: Kernel, row: tile_model.Row, problem: Problem, machine: Machine) -> Iterator[Config]:
-    yield row.config
-    yield varied(row.config, split=0)
+def _ways(kernel: Kernel, config: Config, problem: Problem, machine: Machine) -> Iterator[Config]:
+    yield config
+    yield varied(config, split=0)
 
 
 WIDE = Kernel(
@@ -130,7 +112,7 @@ WIDE = Kernel(
     # Zeros come behind the last k-step where K fills no whole stage. They would turn a sum of -0, as of products that
     # underflow, into +0. Without a workspace a kernel runs that has other tiles.
     family=replace(tile_model.FAMILY, schedule=schedule, specialisation=lambda config, problem: {},
-                   refuses=refuses, one_chain=lambda config, problem: problem.k % config.bk == 0, numbers="wide",
+                   refuses=refuses, one_chain=lambda config, problem: problem.k % config.bk == 0,
                    candidates=lambda kernel, problem, machine, ready: _compared(kernel, problem, machine, _ways),
                    chains=lambda kernel, problem, machine: _compared(kernel, problem, machine, tile_model.one_slice),
                    without_workspace=lambda kernel, config: (SPECIALISED, SPECIALISED.default)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from datetime import datetime, timezone
 from pathlib import Path
@@ -49,7 +50,7 @@ def save_profile(device_name: str, profile: Profile, path: Path | None = None) -
     """
     if path is None:
         path = folder(device_name) / kept_path(device_name).name
-    records.write_text(path, profile_file.dumps(profile_file.to_json(profile)) + "\n")
+    records.write_text(path, json.dumps(profile_file.to_json(profile), indent=1) + "\n")
     tuned.forget()
     return path
 

@@ -194,7 +194,7 @@ def test_bits_of_thin_products(m: int, n: int, k: int, layout: str) -> None:
     a, b = (torch.randn((columns, rows) if letter == "T" else (rows, columns), device="cuda")
             for letter, (rows, columns) in zip(layout, ((m, k), (k, n)), strict=True))
     a, b = a.mT if layout[0] == "T" else a, b.mT if layout[1] == "T" else b
-    assert pg.plan(a, b, reproducible=True).kernel == "chain"
+    assert k == 1 or pg.plan(a, b, reproducible=True).kernel == "chain"  # by any kernel one product is itself
     got = pg.matmul(a, b, reproducible=True)
     rows, columns = torch.arange(m)[::max(m // 20, 1)], torch.arange(n)[::max(n // 20, 1)]
     want = pg.replay(a[rows].cpu().numpy(), b[:, columns].cpu().numpy())

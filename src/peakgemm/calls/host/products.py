@@ -67,7 +67,9 @@ def _on_gpus(work: Request, gpus: list[Gpu], resident: View | None) -> None:
     not merge on the device are copied first."""
     from . import small_host
 
-    copies = packed_problem(work, layouts(work, resident and resident._replace(pointer=0))[1])[1]
+    copies: dict[str, tuple[int, ...]] = {}
+    if work.out.ndim > 2:
+        copies = packed_problem(work, layouts(work, resident and resident._replace(pointer=0))[1])[1]
     if resident is not None and "b" in copies:
         raise InvalidValue(f"b {work.b.shape} is prepared in a layout that this batch cannot use; pass b itself")
     packed: dict[str, Any] = {name: np.array(np.broadcast_to(getattr(work, name), shape), order="C")

@@ -6,27 +6,34 @@ from __future__ import annotations
 import json
 import logging
 import stat
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import peakgemm as pg
+import stand_in
 from commands import here, run
 from host_peer import GPU, HostBound, HostPeer, HostTimer
-from peakgemm.calls import launch
-from peakgemm.errors import CompileFailed, InvalidValue
+from peakgemm import arrays
+from peakgemm.calls import first_use, launch, plan
+from peakgemm.calls.request import Request
+from peakgemm.errors import CompileFailed, InvalidValue, MissingComponent
 from peakgemm.kernels.emulated.schemes import Scheme
 from peakgemm.kernels.ffma.specialised import SPECIALISED, SpecialisedConfig
 from peakgemm.kernels.profile import Machine
 from peakgemm.kernels.validity import is_valid
 from peakgemm.problem import Batch, Config, Problem
+from peakgemm.runtime import driver
 from peakgemm.runtime.architectures import architecture
 from peakgemm.selection import choose as choose_module
 from peakgemm.selection import tuned
-from peakgemm.selection.choose import Candidate, choose
+from peakgemm.selection.choose import Candidate, Choice, choose
 from peakgemm.selection.machine import machine
 from peakgemm.tools.bench.suites import cases
 from peakgemm.tools.bench.timer import Comparison
@@ -262,6 +269,173 @@ def test_best(gpu: Path, problem: Problem) -> None:
     kernel, config = search.best(problem, GPU)
     assert (kernel, config.raster) == (SPECIALISED, 4)
     assert tuned.lookup(problem, GPU.name) == ("specialised", config)
+
+
+A, B = (np.random.default_rng(i).standard_normal((96, 96)).astype(np.float32) for i in (1, 2))
+
+
+class Device:
+    """Arrays of NumPy as a device's, products by NumPy: what was chosen for each that was bound, what was searched."""
+
+    def __init__(self) -> None:
+        self.memory = stand_in.StandIn()
+        self.capture: int | str = 0  # cuStreamIsCapturing's answer, or the driver's refusal
+        self.bound: list[Choice] = []
+        self.searched: list[str] = []
+        self.before: Callable[[], Any] = lambda: None  # a search
+        self.meanwhile: Callable[[], Any] = lambda: None  # the driver says whether the stream captures
+
+    def bound_for(self, problem: Problem, gpu: Any, choice: Choice) -> Any:
+        self.bound.append(choice)
+        return stand_in.Interpreted(problem, self.memory.memory)
+
+    def check(self, call: str, stream: Any, status: Any) -> None:
+        assert (call, stream.value) == ("cuStreamIsCapturing", stand_in.STREAM)
+        if isinstance(self.capture, str):
+            raise RuntimeError(self.capture)
+        status._obj.value = self.capture
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+
+    def search(self, problem: Problem, gpu: Any, precision: str) -> tuple[Any, Config]:
+        self.searched.append(precision)
+        self.before()
+        return search.best(problem, gpu, precision)
+
+    def product(self, **more: Any) -> Choice:
+        """What ran an eager product, which is right."""
+        assert np.allclose(pg.gemm(A, B, **more), more.get("alpha", 1.0) * (A @ B), atol=1e-3)
+        return self.bound[-1]
+
+    def forget(self) -> None:
+        """As another process would begin."""
+        first_use._searched.clear()
+        tuned.forget()
+
+
+@pytest.fixture
+def first(gpu: Path, monkeypatch: pytest.MonkeyPatch) -> Device:
+    """The stand-in under ``PEAKGEMM_AUTOTUNE=1``."""
+    it = Device()
+    for module in (launch, plan):
+        monkeypatch.setattr(module, "bound_for", it.bound_for)
+    monkeypatch.setattr(driver, "check", it.check)
+    monkeypatch.setitem(arrays._BY_TYPE, np.ndarray, it.memory)
+    monkeypatch.setattr(first_use, "ALWAYS_TUNED", True)
+    monkeypatch.setattr(first_use, "_searched", set())
+    monkeypatch.setattr(first_use, "_failures", set())
+    monkeypatch.setattr(first_use, "search", it.search)
+    return it
+
+
+def test_the_first_use_searches_if_asked_to(first: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_use, "ALWAYS_TUNED", False)
+    assert first.product().source == "heuristic"
+    monkeypatch.setattr(first_use, "ALWAYS_TUNED", True)
+    launch.calls.clear()
+    pg.explain(A, B)
+    assert first.searched == []
+    choices = [first.product(), first.product(), first.product(alpha=2.0)]
+    made = pg.plan(A, B)
+    assert np.allclose(made.execute(A, B), A @ B, atol=1e-3)
+    first.forget()
+    choices += [first.product(), first.bound[-1]]
+    assert {(choice.source, choice.config.raster) for choice in choices} == {("tuned", 4)}
+    assert made.config == choices[0].config and first.searched == ["ieee"]
+
+
+def test_what_is_never_searched(first: Device) -> None:
+    first.product(reproducible=True)
+    first.product(precision="fp16x3")
+    first.product(alpha=0.0)
+    assert not pg.matmul(A[:, :0], B[:0]).any()
+    views = launch.views_of(first.memory, Request(A, B), stand_in.STREAM)
+    launch.bound_call(Request(A, B), views, 0)  # as for arrays of the host, and in programs of JAX
+    assert first.searched == []
+
+
+def test_a_plan_searches_when_it_is_made(first: Device) -> None:
+    assert pg.plan(A, B).config.raster == 4 and pg.plan(A, B).explain().source == "tuned"
+    assert first.product().config.raster == 4 and first.searched == ["ieee"]
+
+
+def test_a_default_that_stays_is_searched_once(first: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "times", lambda config, default: 1.0)
+    default = first.product().config
+    for _ in range(2):
+        first.forget()
+        assert first.product().config == default
+    assert first.searched == ["ieee"] and default.raster == 1
+
+
+@pytest.mark.parametrize("answer", [1, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT"])
+def test_a_capture_searches_nothing(first: Device, answer: int | str) -> None:
+    first.capture = answer
+    assert first.product().source == pg.plan(A, B).explain().source == "heuristic"
+    assert first.searched == []
+    first.capture = 0
+    assert first.product().config.raster == 4
+
+
+def test_one_thread_searches_and_no_other_waits(first: Device) -> None:
+    searching, go_on = threading.Event(), threading.Event()
+    first.before = lambda: (searching.set(), go_on.wait(60))
+    thread = threading.Thread(target=first.product)
+    thread.start()
+    assert searching.wait(60)
+    assert first.product().source == first.product(alpha=2.0).source == "heuristic"  # the latter of the same entry
+    go_on.set()
+    thread.join(60)
+    assert first.product().config.raster == first.product(alpha=2.0).config.raster == 4
+    assert first.searched == ["ieee"]
+
+
+def test_a_search_that_another_thread_ended_is_not_repeated(first: Device) -> None:
+    first.meanwhile = first.product
+    assert first.product().source == "heuristic"
+    launch.calls.clear()
+    assert first.product().config.raster == 4 and first.searched == ["ieee"]
+
+
+def test_a_search_that_fails_leaves_the_models_choice(first: Device, caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        raise MissingComponent("no torch, no CuPy")
+
+    first.before = fail
+    assert first.product().source == first.product(alpha=2.0).source == "heuristic"
+    assert np.allclose(pg.matmul(A[:64], B), A[:64] @ B, atol=1e-3)  # of another entry
+    assert first.searched == ["ieee"] * 2
+    (record,) = caplog.records
+    assert "PEAKGEMM_AUTOTUNE=1" in record.message and "no torch, no CuPy" in record.message
+
+
+def test_what_cannot_be_kept_holds_for_the_call(first: Device, gpu: Path) -> None:
+    store.folder(GPU.name).chmod(0o777)
+    assert pg.plan(A, B).config.raster == 4
+    assert pg.plan(A, B).explain().source == "heuristic" and first.searched == ["ieee"]
+    first.forget()
+    assert [first.product().config.raster for _ in range(2)] == [4, 4]
+
+
+@pytest.mark.parametrize("ieee_ms", [0.5, 2.0])
+def test_emulated_outcomes_are_kept(first: Device, monkeypatch: pytest.MonkeyPatch, ieee_ms: float) -> None:
+    """Tensor cores take 1 ms here, and the model always takes them."""
+    considered = choose_module.candidates
+
+    def candidates(problem: Problem, gpu: Machine, scheme: Scheme | None = None, ready: str = "") -> Sequence[Any]:
+        found = considered(problem, gpu, scheme, ready)
+        return found if scheme is not None else [each._replace(us=1e6) for each in found]
+
+    monkeypatch.setattr("peakgemm.selection.choose.candidates", candidates)
+    monkeypatch.setitem(globals(), "times", lambda config, default: ieee_ms if config == default else 1.0)
+    expected = "specialised" if ieee_ms < 1 else "fp16x3"
+    for _ in range(2):
+        assert first.product(precision="emulated").kernel.name == pg.plan(A, B, precision="emulated").kernel == expected
+        assert choose(Problem.contiguous(96, 96, 96), GPU.arch, GPU.sm_count, GPU.name, "emulated", "b"
+                      ).kernel.name == "fp16x3"  # of an operand that is split already
+        first.forget()
+    assert first.searched == ["emulated"]
+    assert choose(Problem.contiguous(96, 96, 96), GPU.arch, GPU.sm_count, GPU.name).source == "heuristic"
 
 
 def test_a_wrong_winner_is_passed_over(gpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:

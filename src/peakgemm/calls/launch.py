@@ -19,6 +19,7 @@ from ..errors import InvalidType, InvalidValue, OutOfMemory, out_of_memory_as
 from ..runtime import device, driver
 from ..runtime.device import Gpu
 from .canonical import Canonical, canonicalise
+from .first_use import tuned_at_first_use
 from .request import Request
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def on_device(library: DeviceLibrary, index: int, request: Request, stream: int 
     with library.scope(index, stream) as handle:
         arrays = request.arrays()
         views = views_of(library, request, handle)
-        call = bound_call(request, views, index, key, decided)
+        call = bound_call(request, views, index, key, decided, handle)
         if call.canonical.copies:
             for name, shape in packed_problem(request, views)[1].items():
                 if name == "out":
@@ -137,7 +138,7 @@ def on_device(library: DeviceLibrary, index: int, request: Request, stream: int 
                 else:
                     arrays[name] = library.copy(arrays[name], shape)
                     views[name] = library.view(arrays[name], name, handle)
-            call = bound_call(request, views, index, None, decided)
+            call = bound_call(request, views, index, None, decided, handle)
             if call.canonical.copies:
                 raise InvalidType(f"{library.name} copies of {', '.join(call.canonical.copies)} are not packed; pass "
                                   "row-major operands")
@@ -187,10 +188,11 @@ def packed_problem(request: Request, views: dict[str, View]) -> tuple[Problem, d
 
 
 def bound_call(request: Request, views: dict[str, View], index: int, key: Hashable | None = None,
-               decided: Decided = EAGER) -> BoundCall:
+               decided: Decided = EAGER, stream: int | None = None) -> BoundCall:
     """The call of ``request`` for arrays that lie as ``views`` say: one of those bound already, or bound now and kept.
 
-    Args and errors are those of `on_device`. What needs copies first is not kept under a front door's ``key``.
+    Args and errors are those of `on_device`; without a stream nothing is tuned (`tuned_at_first_use`). What needs
+    copies first is not kept under a front door's ``key``; what a later call is to tune is not kept at all.
     """
     lies = key
     if lies is None:
@@ -200,12 +202,15 @@ def bound_call(request: Request, views: dict[str, View], index: int, key: Hashab
     call: BoundCall | None = decided.calls.get(lies)
     if call is None:
         canonical, bound = canonical_request(request, views), None
-        problem, ready, choice = canonical.problem, request.ready, decided.choice
+        problem, ready, choice, settled = canonical.problem, request.ready, decided.choice, True
         if problem is not None and 0 not in canonical.shape:
             gpu = device.require(index)
             if choice is None:
                 side = "" if ready is None else "a" if canonical.swapped else "b"
                 choice = choice_for(problem, gpu, request.precision, side)
+                if stream is not None and ready is None:
+                    searched = tuned_at_first_use(problem, gpu, choice, stream)
+                    settled, choice = searched is not None, searched or choice
             else:
                 first, second, third = map(min, problem.alignment, decided.alignment)
                 problem = replace(problem, alignment=(first, second, third))
@@ -213,7 +218,7 @@ def bound_call(request: Request, views: dict[str, View], index: int, key: Hashab
             bound = None if ready is None else ready.bound(choice, canonical, gpu)
             bound = bound or bound_for(problem, gpu, choice)
         call = BoundCall(canonical, bound, views, index)
-        if key is None or not canonical.copies:
+        if settled and (key is None or not canonical.copies):
             remember(lies, call, decided.calls)
     return call
 

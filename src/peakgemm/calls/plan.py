@@ -12,6 +12,7 @@ from ..arrays.numpy import host_view
 from ..errors import InvalidType, InvalidValue
 from ..runtime import device
 from .autotune import search
+from .first_use import tuned_at_first_use
 from .launch import (
     Decided,
     bound_for,
@@ -113,12 +114,13 @@ class Plan:
         self._gpu = device.find() if self._index == HOST else device.require(self._index)
         self._last: tuple[Any, int, Bound] | None = None  # workspace, stream, what ran: if emulated
         copies: dict[str, tuple[int, ...]] = {}
+        stream = 0
         if self._index == HOST:
             from .host import products
 
             self._expected, self._problem = products.survey(self._library, request, self._gpu)
         else:
-            with self._library.scope(self._index, None):
+            with self._library.scope(self._index, None) as stream:
                 self._expected = views_of(self._library, request, -1)
             self._problem, copies = packed_problem(request, self._expected)
         self._copies, self._shape = tuple(sorted(copies)), canonical_request(request, self._expected).shape
@@ -127,8 +129,10 @@ class Plan:
         if self._gpu is not None:
             choice = choice_for(self._problem, self._gpu, request.precision)
             if not explain_only and self._index != HOST and 0 not in self._shape:
+                choice = tuned_at_first_use(self._problem, self._gpu, choice, stream) or choice
                 bound_for(self._problem, self._gpu, choice)
-                choice = choice_for(self._problem, self._gpu, request.precision)  # the compiler's code may change it
+                if choice.source == "heuristic":  # the compiler's code may change it
+                    choice = choice_for(self._problem, self._gpu, request.precision)
         self._decided = Decided(choice, self._problem.alignment, {})  # calls of its own, whatever else is tuned
 
     @property

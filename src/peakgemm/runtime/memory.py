@@ -7,7 +7,7 @@ What the driver refuses, or what has failed on the device before, is a `LaunchFa
 from __future__ import annotations
 
 from collections import deque
-from ctypes import byref, c_size_t, c_uint64, c_void_p
+from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
 from threading import Lock
 from typing import Any
 
@@ -142,6 +142,17 @@ def new_stream() -> int:
 def synchronize(stream: int, what: str = "the product") -> None:
     """Wait for everything enqueued on ``stream``; ``what`` that is, for errors."""
     driver.demand(what, "cuStreamSynchronize", c_void_p(stream))
+
+
+def is_capturing(stream: int) -> bool:
+    """Whether a CUDA graph is being captured from ``stream`` of the current device. So it is taken to be where the
+    driver refuses to say, as of the default stream while another one is captured."""
+    status = c_int()
+    try:
+        driver.check("cuStreamIsCapturing", c_void_p(stream), byref(status))
+    except RuntimeError:
+        return True
+    return status.value != 0
 
 
 def event(stream: int, sleeping: bool = False) -> c_void_p:

@@ -150,6 +150,9 @@ def _emulated(problem: Problem, gpu: Machine, device_name: str, precision: str, 
         why = ("nothing to multiply" if problem.is_empty else
                f"tensor cores were not measured to win on {arch} by the profile '{gpu.profile.name}'")
         return replace(ieee, reason=f"IEEE FFMA, {why}: {ieee.reason}")
+    if not ready and tuned.lookup(problem, device_name, precision) is not None:
+        return replace(ieee, source="tuned", reason="IEEE FFMA, measured to be faster than tensor cores on "
+                                                    f"{device_name} for this very shape: {ieee.reason}")
     return _faster(ieee, problem, gpu, worth, ready)
 
 

@@ -27,11 +27,13 @@ SCHEMA = 1
 cache_invalidators: set[Callable[[], None]] = set()
 
 
-def key(problem: Problem) -> str:
-    """What an entry is found by: layout, M, N, K, products in the batch, and the vector widths of A and of B."""
+def key(problem: Problem, precision: str = "ieee") -> str:
+    """What an entry is found by: layout, M, N, K, products in the batch, the vector widths of A and of B, and the
+    precision, unless it is ``"ieee"``. An entry of ``"emulated"`` holds the IEEE kernel that was timed against tensor
+    cores; its default are these."""
     p = problem
     a, b = widths(p)
-    return f"{p.layout}-{p.m}x{p.n}x{p.k}-b{p.batch.count}-v{a}{b}"
+    return f"{p.layout}-{p.m}x{p.n}x{p.k}-b{p.batch.count}-v{a}{b}" + (f"-{precision}" if precision != "ieee" else "")
 
 
 def slug(device_name: str) -> str:
@@ -44,7 +46,7 @@ def folder(device_name: str) -> Path:
     return tuned_folder() / slug(device_name)
 
 
-def lookup(problem: Problem, device_name: str) -> tuple[str, Config] | None:
+def lookup(problem: Problem, device_name: str, precision: str = "ieee") -> tuple[str, Config] | None:
     """Kernel's name and configuration; None: never tuned, or the default won. The caller asks whether the
     configuration is valid on its architecture.
 
@@ -52,7 +54,7 @@ def lookup(problem: Problem, device_name: str) -> tuple[str, Config] | None:
     """
     if not slug(device_name):
         return None
-    own = entry(device_name, key(problem))
+    own = entry(device_name, key(problem, precision))
     return None if own is None or own["default"] else (own["kernel"], own["config"])
 
 

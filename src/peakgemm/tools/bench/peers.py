@@ -71,10 +71,10 @@ class TorchPeer:
             raise RuntimeError("torch sees no GPU")
         self._torch = torch
         self._before = torch.cuda.current_stream(), torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = False
         self._torch_stream = torch.cuda.Stream()
+        self.stream = _stream(self._torch_stream.cuda_stream)  # a failure must leave the library as it was
+        torch.backends.cuda.matmul.allow_tf32 = False
         torch.cuda.set_stream(self._torch_stream)
-        self.stream = _stream(self._torch_stream.cuda_stream)
 
     def leave(self) -> None:
         """Put the library's current stream and TF32 switch back as they were."""
@@ -141,8 +141,8 @@ class CupyPeer:
         cupy.cuda.Device().compute_capability  # noqa: B018  raises where there is no GPU
         self._before = cupy.cuda.get_current_stream()
         self._cupy_stream = cupy.cuda.Stream(non_blocking=True)
-        self._cupy_stream.use()
         self.stream = _stream(self._cupy_stream.ptr)
+        self._cupy_stream.use()
 
     def leave(self) -> None:
         self._before.use()

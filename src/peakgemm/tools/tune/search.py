@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from statistics import median
 
-from ...calls.launch import bound_for
 from ...calls.request import REPRODUCIBLE
 from ...errors import InvalidValue, PeakgemmError
 from ...kernels.bound import bind
@@ -33,15 +31,15 @@ def plain(problem: Problem) -> Problem:
     return replace(problem, alpha=1.0, beta=0.0, c0=None)
 
 
-def search(problem: Problem, gpu: Gpu, peer: Peer, timer: Timer, *, seconds: float = SECONDS, keep: int = KEEP
-           ) -> Outcome:
-    """Time candidates for a problem on ``gpu``, in the current context; nothing is kept.
+def search(problem: Problem, gpu: Gpu, peer: Peer, timer: Timer, *, seconds: float = SECONDS, keep: int = KEEP,
+           precision: str = "ieee") -> Outcome:
+    """Time candidates (`space.candidates`) for a problem on ``gpu``, in the current context; nothing is kept.
 
     Raises:
         CompileFailed, LaunchFailed, MissingComponent: the default itself cannot run.
     """
     problem = plain(problem)
-    ranked = candidates(problem, gpu.arch, gpu.sm_count, gpu.name, keep)
+    ranked = candidates(problem, gpu.arch, gpu.sm_count, gpu.name, keep, precision)
     if problem.flops == 0:
         return Outcome(ranked[0], 1.0, (1.0, 1.0), None, False, 0)
     _compile(ranked, problem, gpu)
@@ -75,39 +73,29 @@ def tune(problem: Problem, gpu: Gpu, peer: Peer, timer: Timer, *, seconds: float
 def best(problem: Problem, gpu: Gpu, precision: str = "ieee") -> tuple[Kernel, Config]:
     """The fastest kernel and configuration for ``problem`` on ``gpu``: what `Plan.autotune` asks.
 
-    For ``"ieee"`` the outcome is kept, for later calls and processes, where that is possible. A scheme that is named
-    has nothing to choose between; for ``"emulated"`` fp16x3 is timed against the IEEE kernel, where the model takes
-    tensor cores at all. A reproducible plan keeps the model's choice. The caller's streams and switches stay as they
+    The outcome is kept, for later calls and processes, where that is possible. For ``"emulated"`` fp16x3 is timed
+    against the IEEE kernel; where the model takes no tensor cores, IEEE kernels are timed as for ``"ieee"``. A scheme
+    that is named, and a reproducible product, keep the model's choice. The caller's streams and switches stay as they
     are; memory for operands, beyond twice the L2, is used meanwhile.
 
     Raises:
         MissingComponent: neither torch nor CuPy is installed with a GPU build.
         CompileFailed, LaunchFailed: the default itself cannot run.
     """
+    default = choose(problem, gpu.arch, gpu.sm_count, gpu.name, precision)
+    if precision == REPRODUCIBLE or default.source == "named":
+        return default.kernel, default.config
+    if default.kernel.family.scheme is None:
+        precision = "ieee"
     with device.activated(gpu.index), visiting() as peer:
-        timer = Timer(peer, SECONDS)
-        if precision != "ieee":
-            return _best_emulated(problem, gpu, precision, peer, timer)
-        outcome = search(problem, gpu, peer, timer)
-    source = choose(plain(problem), gpu.arch, gpu.sm_count, gpu.name).source
+        outcome = search(problem, gpu, peer, Timer(peer, SECONDS), precision=precision)
+    source = choose(plain(problem), gpu.arch, gpu.sm_count, gpu.name, precision).source
     try:
-        store.save(gpu.name, problem, outcome, source)
+        if precision == "ieee" or outcome.best is not None:
+            store.save(gpu.name, problem, outcome, source, precision)
     except (InvalidValue, OSError) as error:
-        log.warning("peakgemm: the outcome of autotune() holds for this plan only: %s", error)
+        log.warning("peakgemm: the outcome of autotuning holds for this plan or call only: %s", error)
     return outcome.winner.kernel, outcome.winner.config
-
-
-def _best_emulated(problem: Problem, gpu: Gpu, precision: str, peer: Peer, timer: Timer) -> tuple[Kernel, Config]:
-    chosen = choose(problem, gpu.arch, gpu.sm_count, gpu.name, precision)
-    if precision == REPRODUCIBLE:  # whose numbers nobody has measured; the model's choice stays
-        return chosen.kernel, chosen.config
-    if chosen.kernel.family.scheme is not None and chosen.source != "named":
-        ieee = choose(problem, gpu.arch, gpu.sm_count, gpu.name)
-        memory = Flat(problem, gpu, peer)
-        works = [launches(bound_for(problem, gpu, each), memory.addresses, peer) for each in (chosen, ieee)]
-        if median(timer.compare(*works).ratios) < 1:
-            chosen = ieee
-    return chosen.kernel, chosen.config
 
 
 def _compile(ranked: list[Candidate], problem: Problem, gpu: Gpu) -> None:

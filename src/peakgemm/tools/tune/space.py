@@ -15,11 +15,15 @@ KEEP = 24  # the model's best lie among these, and a search stays below ten seco
 
 
 def candidates(problem: Problem, arch: str, sm_count: int, device_name: str = "",
-               keep: int = KEEP) -> list[Candidate]:
-    """The default (what `selection.choose` answers), then the model's ``keep`` best others, quickest first.
+               keep: int = KEEP, precision: str = "ieee") -> list[Candidate]:
+    """The default (what `selection.choose` answers), then the model's ``keep`` best others, quickest first; for
+    ``"emulated"`` the IEEE kernel alone.
 
     All are valid on ``arch``; equal estimates stand in `selection.choose.candidates`' order.
     """
+    if precision == "emulated":
+        choices = [choose(problem, arch, sm_count, device_name, each) for each in (precision, "ieee")]
+        return [Candidate(choice.kernel, choice.config, 0.0) for choice in choices]
     limits = architecture(arch)
     choice = choose(problem, arch, sm_count, device_name)
     ranked = [c for c in considered(problem, machine(arch, sm_count, device_name))

@@ -18,7 +18,7 @@ from ..bench import records
 from .halving import Outcome
 
 
-def save(device_name: str, problem: Problem, outcome: Outcome, default_source: str) -> Path:
+def save(device_name: str, problem: Problem, outcome: Outcome, default_source: str, precision: str = "ieee") -> Path:
     """Keep what a search decided.
 
     A default that stays is kept as such, so that a later version may choose a better one; where it is
@@ -27,12 +27,13 @@ def save(device_name: str, problem: Problem, outcome: Outcome, default_source: s
     Raises:
         InvalidValue: the folder cannot be written, or others may write to it.
     """
-    kernel, config = outcome.winner.kernel, outcome.winner.config
-    path = folder(device_name) / f"{tuned.key(problem)}.json"
+    held = outcome.winner if precision == "ieee" or outcome.best is None else outcome.best  # see `tuned.key`
+    kernel, config, key = held.kernel, held.config, tuned.key(problem, precision)
+    path = folder(device_name) / f"{key}.json"
     if not outcome.replaced and default_source == "tuned":
         return path
     records.write(path, {
-        "schema": tuned.SCHEMA, "device": device_name, "key": tuned.key(problem), "kernel": kernel.name,
+        "schema": tuned.SCHEMA, "device": device_name, "key": key, "kernel": kernel.name,
         "config": config.to_json(), "default": not outcome.replaced, "ratio": outcome.ratio,
         "spread": list(outcome.spread), "timed": outcome.timed,
         "digest": tuned.digest(kernel.name), "peakgemm": __version__,

@@ -269,7 +269,7 @@ def main() -> None:
     calls = [row for kind in args.calls.split(",") if kind for row in ROWS[kind](trees)]
     show(products, calls)
     if args.json is not None:
-        records.write(args.json, records.record(gpu, gpu.arch, [{"products": products, "calls": calls}],
+        records.write(args.json, records.record(gpu, gpu.arch, [{"found": products, "calls": calls}],
                                                 versions=versions, before=args.label))
 
 

@@ -14,6 +14,7 @@ import record_schema
 from commands import ROOT, fits, here, outside, run, valid
 from peakgemm.errors import CompileFailed
 from peakgemm.kernels.registry import rungs
+from peakgemm.runtime.architectures import ARCHITECTURES
 from peakgemm.runtime.device import Gpu
 from peakgemm.tools.bench.ladder import path_for, static_row
 from peakgemm.tools.bench.records import runs_of
@@ -127,7 +128,7 @@ def test_inspect_occupancy(run) -> None:
     code, out, _ = run("inspect", "occupancy", "--threads", "256", "--registers", "32", "--shared", "70000")
     assert code == 0 and fits(out)
     rows = {line.split()[0]: " ".join(line.split()[1:]) for line in out.splitlines() if line.startswith("sm_")}
-    assert list(rows) == ["sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"]
+    assert list(rows) == list(ARCHITECTURES)
     assert "no block fits" in rows["sm_75"]
     assert "70000 bytes of shared memory a block asked, 65536 available on sm_75" in out
     assert rows["sm_90"].startswith("3 24 38 shared memory")

@@ -219,7 +219,7 @@ class _Entries(dict[str, Any]):
     """What configs.json has for each kernel."""
 
     def __missing__(self, name: str) -> Any:
-        raise InvalidValue(f'kernels/configs.json has no entry "{name}"; add one with a "default" (lab/new.py does)')
+        raise InvalidValue(f'kernels/configs.json has no entry "{name}"; add one with a "default"')
 
 
 _CONFIGS = _Entries(json.loads((source.KERNELS / "configs.json").read_text(encoding="utf-8")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import subprocess
@@ -14,6 +15,7 @@ import peakgemm
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(peakgemm.__file__).parent
+PYTHON = sorted(PACKAGE.rglob("*.py"))
 
 
 def fresh(code: str) -> str:
@@ -66,3 +68,39 @@ def test_the_wheel_needs_neither_the_workshop_nor_what_makes_the_pages() -> None
     assert re.search(r'targets\.wheel\]\npackages = \["src/peakgemm"\]', (ROOT / "pyproject.toml").read_text())
     outside = re.compile(r"^\s*(from|import) (lab|docs|tests)\b", re.MULTILINE)
     assert [str(path) for path in PACKAGE.rglob("*.py") if outside.search(path.read_text())] == []
+
+
+def test_files_import_in_no_circle() -> None:
+    """Outside of the simulator, whose machine and operations know each other."""
+    graph = imports_of_files()
+    done: set[str] = set()
+
+    def follow(name: str, way: tuple[str, ...]) -> None:
+        assert name not in way, " -> ".join((*way[way.index(name):], name))
+        if name not in done:
+            for other in graph[name]:
+                follow(other, (*way, name))
+            done.add(name)
+
+    for name in graph:
+        follow(name, ())
+
+
+def imports_of_files() -> dict[str, set[str]]:
+    """Which modules of the package each one imports, anywhere in its text but for type checkers alone."""
+    names = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
+             for path in PYTHON if "simulator" not in path.parts}
+    graph: dict[str, set[str]] = {}
+    for name, path in names.items():
+        package = name if path.stem == "__init__" else name.rpartition(".")[0]
+        tree = ast.parse(path.read_text())
+        for_mypy = {id(inner) for node in ast.walk(tree) if isinstance(node, ast.If)
+                    and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING" for inner in ast.walk(node)}
+        graph[name] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.level and id(node) not in for_mypy:
+                above = package.split(".")[:len(package.split(".")) - node.level + 1]
+                base = ".".join([*above, node.module or ""]).rstrip(".")
+                wanted = {f"{base}.{alias.name}" if f"{base}.{alias.name}" in names else base for alias in node.names}
+                graph[name] |= (wanted & names.keys()) - {name, package}
+    return graph

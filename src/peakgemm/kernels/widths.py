@@ -32,8 +32,3 @@ def layouts_and_widths(problem: Problem) -> dict[str, int]:
     return {"TRANS_A": int(problem.trans_a), "TRANS_B": int(problem.trans_b),
             "WIDTH_A": a if problem.trans_a and problem.m % 4 == 0 else 1,
             "WIDTH_B": b if not problem.trans_b and problem.n % 4 == 0 else 1}
-
-
-def copied_by_words(problem: Problem) -> bool:
-    """Whether a tiled kernel copies B word by word, which takes 1 to 4 % of its speed."""
-    return layouts_and_widths(problem)["WIDTH_B"] == 1

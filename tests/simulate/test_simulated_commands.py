@@ -40,7 +40,7 @@ def simulate(here: Path, run: Any) -> Any:
 
 @pytest.mark.parametrize(("words", "kernels"), [
     ("--shape 32x24x16*3", ["ffma_small"]), ("--shape 64x48x600:TN", ["ffma_specialised"]),
-    ("--shape 64x48x3000:TN", ["ffma_specialised", "ffma_reduce"]),
+    ("--shape 100x48x3000:TN", ["ffma_specialised", "ffma_reduce"]),
     ("--shape 1x300x64:NT", ["ffma_skinny"]), ("--shape 40x36x512 --arch sm_75", ["ffma_staged", "ffma_reduce"]),
     exhaustive("--shape 256x256x192 --precision fp16x3", ["tensor_streamed", "tensor_reduce"]),
     exhaustive("--shape 136x130x134 --precision tf32x3 --alpha -2 --beta 0.5",

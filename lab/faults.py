@@ -2,7 +2,7 @@
 
     python -m lab.faults reach reach.json     # the lines that each test file reaches; takes as long as the tests
     python -m lab.faults draw faults.json --count 60 --seed 1
-    python -m lab.faults run faults.json reach.json --json results/faults.json
+    python -m lab.faults run faults.json reach.json --json results/cpu/faults.json
 
 A fault is one edit of one line: an operator, a comparison or a number changed, a condition negated, a statement
 dropped; in Python of the library and the simulator, and in CUDA. It is planted in a copy of the checkout. Only test

@@ -72,6 +72,18 @@ READY = UNSHIPPED.replace("import torch", "import torch, cuda.core, numpy, peakg
 LIMIT = 120  # seconds that a process may take
 
 
+def burst_us(call: Callable[[], Any]) -> float:
+    """The host's microseconds a call, in a burst with nothing else queued: the GPU is waited for outside the window."""
+    call()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(BURST):
+        call()
+    taken = time.perf_counter() - start
+    torch.cuda.synchronize()
+    return taken / BURST * 1e6
+
+
 @dataclass
 class Case:
     """One way to call, and the case that it is compared with; microseconds a call, a burst each."""
@@ -83,17 +95,9 @@ class Case:
     samples: list[float] = field(default_factory=list)
 
     def burst(self) -> None:
-        """Time one burst; wait for the GPU outside the window."""
-        call = self.call
+        """Time one burst."""
         with self.within():
-            call()
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            for _ in range(BURST):
-                call()
-            taken = time.perf_counter() - start
-        torch.cuda.synchronize()
-        self.samples.append(taken / BURST * 1e6)
+            self.samples.append(burst_us(self.call))
 
 
 def cases() -> list[Case]:

@@ -31,6 +31,7 @@ import numpy as np
 import torch
 
 import peakgemm
+from lab.overhead import burst_us
 from peakgemm.cli.console import progress
 from peakgemm.runtime import device
 from peakgemm.tools.bench import records
@@ -42,7 +43,6 @@ from peakgemm.tools.bench.timer import Timer
 PRECISIONS = ("ieee", "emulated")
 #: FLOPs from which each tree has pairs of its own: at the power limit, what ran just before decides the clock.
 IN_PAIRS = 3e10
-CALLS = 300  # of a burst whose host time is taken
 COLD_SHAPES = 40
 HOST_SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "1024 square": ((1024, 1024), (1024, 1024)),
@@ -143,18 +143,6 @@ def host_calls(tree: Any) -> dict[str, Call]:
             "plan.execute(a, b)": lambda: plan.execute(a, b)}
 
 
-def host_us(call: Call) -> float:
-    """The host's microseconds a call, in a burst with nothing else queued."""
-    call()
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(CALLS):
-        call()
-    taken = time.perf_counter() - start
-    torch.cuda.synchronize()
-    return taken / CALLS * 1e6
-
-
 def waited_ms(call: Call) -> float:
     """Milliseconds of one call until its result is there."""
     torch.cuda.synchronize()
@@ -182,8 +170,8 @@ def warm_rows(trees: dict[str, Any]) -> list[dict[str, Any]]:
     rows, calls = [], {name: host_calls(tree) for name, tree in trees.items()}
     for what in calls["now"]:
         for name in calls:
-            host_us(calls[name][what])
-        rows.append(in_turns(f"host: {what}", "us", {name: [calls[name][what]] for name in calls}, host_us, 21))
+            burst_us(calls[name][what])
+        rows.append(in_turns(f"host: {what}", "us", {name: [calls[name][what]] for name in calls}, burst_us, 21))
     return rows
 
 

@@ -16,7 +16,7 @@ __device__ __forceinline__ void scale(float (&v)[WORDS], float alpha, float beta
   }
 }
 
-// One element in place. Not by `scaled`: rung 03's loop would have two instructions less, and others than its records.
+// One element in place. `scaled` would give the loop of rung 03 two instructions fewer than the profiler has counted.
 __device__ __forceinline__ void store(float* c, float acc, float alpha, float beta) {
   *c = beta == 0.f ? alpha * acc : fmaf(beta, *c, alpha * acc);
 }

@@ -37,25 +37,34 @@ class Inverses:
                                                         strides=(self.blocks.strides[0], down, right)))
 
 
+def copy_triangle(program: Program, source: Matrix, target: Matrix, *, unit: bool = False,
+                  mirror: bool = False) -> None:
+    """``target :=`` the lower triangle of ``source`` with zeros above, ones on its diagonal where ``unit``; or the
+    symmetric matrix of which it is the triangle. Both may be the same."""
+    program.kernel(leaves.triangle(program.arch, source.rows, source.columns, source.layout, target.layout,
+                                   target.shape[0], unit=unit, mirror=mirror), a=source, c=target)
+
+
 def allocate_inverses(program: Program, count: int, size: int, width: int) -> Inverses:
-    """Memory for the inverses of diagonal blocks of ``width``, a multiple of `LEAF`."""
-    width = min(width, -(-size // LEAF) * LEAF)
+    """Memory for the inverses of diagonal blocks of ``width``, or of all, rounded up to `LEAF`."""
+    width = -(-min(width, size) // LEAF) * LEAF
     return Inverses(width, program.allocate(count, -(-size // width), width, width))
 
 
-def invert_blocks(program: Program, lower: Matrix, width: int, unit: bool = False) -> Inverses:
+def invert_blocks(program: Program, lower: Matrix, width: int, unit: bool = False, stable: bool = False) -> Inverses:
     """The inverses of the diagonal blocks of ``lower``: those of `LEAF` by a kernel, grown by products to ``width``.
 
     ``[A 0; B C]^-1 = [A^-1 0; -C^-1 B A^-1 C^-1]``; all pairs of a size are one batched product.
     """
     count, size, _ = lower.shape
     inverses = allocate_inverses(program, count, size, width)
-    program.kernel(leaves.invert_block(program.arch, size, inverses.width, leaves.strides(lower), count, unit),
+    program.kernel(leaves.invert_block(program.arch, size, inverses.width, lower.layout, count, unit=unit),
                    a=lower, c=inverses.blocks)
     width, whole = inverses.width, size // inverses.width
     if whole:
-        first = lower.diagonal(0, width).repeated(whole, width, width)
-        _grow(program, first, inverses.blocks, width)
+        view = inverses.blocks.view
+        first = inverses.blocks._replace(view=view._replace(shape=(count, whole, width, width)))
+        _grow(program, lower.diagonal(0, width).repeated(whole, width, width), first, width)
     if rest := size - whole * width:
         _grow(program, lower.diagonal(whole * width, rest), inverses.block(whole, rest), rest)
     return inverses
@@ -114,59 +123,75 @@ def solve(program: Program, lower: Matrix, inverses: Inverses, right: Matrix, ou
         program.product(target, inverse, source, alpha=scale)
 
 
-def factor(program: Program, matrix: Matrix, out: Matrix, info: Matrix, width: int) -> Inverses:
-    """``out := L`` with ``L L^T`` the symmetric matrix whose lower triangle is in ``matrix``, which is overwritten, by
-    recursion on halves (Toledo, "Locality of Reference in LU Decomposition with Partial Pivoting", 1997).
+@dataclass(frozen=True, slots=True)
+class Cholesky:
+    """The factorization of the symmetric matrices whose lower triangles are in ``matrix``, by recursion on halves
+    (Toledo, "Locality of Reference in LU Decomposition with Partial Pivoting", 1997).
 
-    Of ``out`` the lower triangle is written, and of the diagonal blocks of `LEAF` zeros above. ``info``: an int32 for
-    each matrix, 0 before. The inverses of the diagonal blocks of ``width`` are by-products.
+    Of ``out``, which may be ``work`` but not ``matrix``, the lower triangle is written, and of the diagonal blocks of
+    `LEAF` zeros above. ``info``: an int32 for each matrix, 0 before. ``inverses``: those of its diagonal blocks.
     """
+
+    program: Program
+    out: Matrix
+    work: Matrix  # what is left of the matrix after the columns before
+    info: Matrix
+    inverses: Inverses
+
+    def record(self, matrix: Matrix, first: int, size: int) -> None:
+        """Factor ``size`` rows and columns from ``first`` on, of what `work` holds; ``matrix``, where nothing has been
+        subtracted yet."""
+        if size <= LEAF:
+            self._leaf(matrix, first, size)
+            return
+        half = LEAF
+        while 2 * half < size:
+            half *= 2
+        rest, below = size - half, first + half
+        self.record(matrix, first, half)
+        panel = self.out.block(below, first, rest, half)
+        self._solve(matrix, first, half, below, panel)
+        corner = self.work.diagonal(below, rest)
+        self.program.product(corner, panel, panel.mT, matrix.diagonal(below, rest), alpha=-1.0, beta=1.0,
+                             triangle=Triangle.LOWER)
+        self.record(self.work, below, rest)
+        if size <= self.inverses.width:
+            join(self.program, self.out.diagonal(first, size), self._inverse(first, size), half)
+
+    def _inverse(self, first: int, size: int) -> Matrix:
+        index, inside = divmod(first, self.inverses.width)
+        return self.inverses.block(index, inside + size).diagonal(inside, size)
+
+    def _leaf(self, matrix: Matrix, first: int, size: int) -> None:
+        width = self.inverses.width
+        index, inside = divmod(first, width)
+        columns = min(width, self.out.rows - index * width)
+        rows = self.inverses.block(index, columns).block(inside, 0, size, columns)
+        launch = leaves.cholesky_block(self.program.arch, size, matrix.layout, self.out.layout, rows.layout,
+                                       self.out.shape[0], first=first, left=inside, columns=columns)
+        self.program.kernel(launch, a=matrix.diagonal(first, size), c=self.out.diagonal(first, size), c0=self.info,
+                            workspace=rows)
+
+    def _solve(self, matrix: Matrix, first: int, size: int, below: int, panel: Matrix) -> None:
+        """``panel``, the rows of L from ``below`` on, times L^T of the columns from ``first`` on, is the matrix."""
+        width, rows = min(self.inverses.width, size), panel.rows
+        for column in range(0, size, width):
+            source, scratch = (x.block(below, first + column, rows, width) for x in (matrix, self.work))
+            if column:
+                self.program.product(scratch, panel.block(0, 0, rows, column),
+                                     self.out.block(first + column, first, width, column).mT, source, alpha=-1.0,
+                                     beta=1.0)
+                source = scratch
+            self.program.product(panel.block(0, column, rows, width), source, self._inverse(first + column, width).mT)
+
+
+def factor(program: Program, matrix: Matrix, out: Matrix, info: Matrix, width: int) -> Inverses:
+    """``out := L``, ``L L^T`` being ``matrix``, of which the lower triangle is read; ``out`` may be it. See `Cholesky`."""
     count, size, _ = matrix.shape
     inverses = allocate_inverses(program, count, size, width)
-    _factor(program, matrix, out, info, inverses, 0, size)
+    work = program.allocate(count, size, size)
+    if out.buffer == matrix.buffer:  # what a product writes may not be what it reads
+        copy_triangle(program, matrix, work)
+        matrix = work
+    Cholesky(program, out, work, info, inverses).record(matrix, 0, size)
     return inverses
-
-
-def _factor(program: Program, matrix: Matrix, out: Matrix, info: Matrix, inverses: Inverses, first: int,
-            size: int) -> None:
-    width = inverses.width
-    index, inside = divmod(first, width)
-    if size <= LEAF:
-        whole = inverses.block(index, min(width, out.rows - index * width))
-        program.kernel(
-            leaves.cholesky_block(program.arch, size, leaves.strides(matrix), leaves.strides(out), leaves.strides(whole),
-                                  matrix.shape[0], first, inside, whole.columns),
-            a=matrix.diagonal(first, size), c=out.diagonal(first, size), c0=info, workspace=whole.block(inside, 0, size,
-                                                                                                    whole.columns))
-        return
-    half = LEAF
-    while 2 * half < size:
-        half *= 2
-    rest, below = size - half, first + half
-    _factor(program, matrix, out, info, inverses, first, half)
-    panel, target = matrix.block(below, first, rest, half), out.block(below, first, rest, half)
-    triangle = out.diagonal(first, half)
-    if half <= width:
-        inverse = inverses.block(index, min(width, out.rows - index * width)).diagonal(inside, half)
-        program.product(target, panel, inverse.mT)
-    else:
-        _solve_panel(program, triangle, inverses, first, panel, target)
-    corner = matrix.diagonal(below, rest)
-    program.product(corner, target, target.mT, corner, alpha=-1.0, beta=1.0, triangle=Triangle.LOWER)
-    _factor(program, matrix, out, info, inverses, below, rest)
-    if size <= width:
-        inverse = inverses.block(index, min(width, out.rows - index * width)).diagonal(inside, size)
-        join(program, out.diagonal(first, size), inverse, half)
-
-
-def _solve_panel(program: Program, lower: Matrix, inverses: Inverses, first: int, panel: Matrix,
-                 out: Matrix) -> None:
-    """``out := panel L^-T``, whose blocks' inverses begin with row ``first``; ``panel`` is overwritten."""
-    width, rows = inverses.width, panel.rows
-    for column in range(0, lower.rows, width):
-        wide = min(width, lower.rows - column)
-        source = panel.block(0, column, rows, wide)
-        if column:
-            program.product(source, out.block(0, 0, rows, column), lower.block(column, 0, wide, column).mT, source,
-                            alpha=-1.0, beta=1.0)
-        program.product(out.block(0, column, rows, wide), source, inverses.block((first + column) // width, wide).mT)

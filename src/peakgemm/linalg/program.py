@@ -16,6 +16,7 @@ from ..calls.canonical import canonicalise
 from ..calls.launch import bound_for, choice_for
 from ..kernels.bound import enqueuing
 from ..kernels.family import Launch
+from ..kernels.linalg.leaves import Strides
 from ..problem import Problem, Triangle
 
 if TYPE_CHECKING:
@@ -52,6 +53,11 @@ class Matrix(NamedTuple):
         """In elements."""
         assert self.view.strides is not None  # a program has no other
         return self.view.strides
+
+    @property
+    def layout(self) -> Strides:
+        """Of a batch of one dimension, as the small kernels take it."""
+        return Strides(self.strides[-2], self.strides[-1], self.strides[0])
 
     @property
     def mT(self) -> Matrix:

@@ -1,0 +1,180 @@
+// Lower triangles of up to 128 rows in shared memory, as tiles of 32 x 32, and the steps that factor and invert them.
+//
+// The inverse W of a triangle L comes from the identity as further right-hand sides: X L^T = I has the solution X =
+// W^T. Panel j of L and X (32 columns) is right-hand sides times the inverse transposed of L's diagonal tile, by
+// substitution, one row a thread; then later columns lose the panel times L's panel transposed. Row block b of the
+// panel is X's where b <= j, L's where b > j: as many rows in each panel, so that the factor and its inverse take one
+// loop.
+//
+// Tile (i, j) of L is in slot i (i + 1) / 2 + j; once panel j has been copied to `panel`, the slot holds tile (j, i) of
+// X. A diagonal tile is stored transposed, with the reciprocals of its diagonal in place of the diagonal.
+
+#include "include/linalg/strides.cuh"
+#include "include/ptx/opaque.cuh"
+
+constexpr int TILE = 32, MOST_BLOCKS = 4, SLOTS = MOST_BLOCKS * (MOST_BLOCKS + 1) / 2, TILE_FLOATS = TILE * TILE;
+constexpr int THREADS = 256, WARPS = THREADS / 32;
+extern __shared__ __align__(16) float tiles[];  // (SLOTS + MOST_BLOCKS) * TILE_FLOATS
+
+// Where four consecutive floats of a row begin. Quads of eight rows are permuted, so that eight lanes that read the
+// same quad of consecutive rows have all banks.
+__device__ __forceinline__ int quad_at(int row, int quad) { return TILE * row + 4 * (quad ^ (row & 7)); }
+__device__ __forceinline__ int at(int row, int column) { return quad_at(row, column / 4) + column % 4; }
+__device__ __forceinline__ float4 load_quad(const float* tile, int row, int quad) {
+  return *reinterpret_cast<const float4*>(tile + quad_at(row, quad));
+}
+// Opaque, or what follows from the lane would be kept in registers, and spilled, from panel to panel.
+__device__ __forceinline__ int this_lane() { return opaque(static_cast<int>(threadIdx.x % 32)); }
+__device__ __forceinline__ float* slot(int i, int j) { return tiles + (i * (i + 1) / 2 + j) * TILE_FLOATS; }
+__device__ __forceinline__ float* panel(int block) { return tiles + (SLOTS + block) * TILE_FLOATS; }
+
+// All threads: the lower triangle of n rows, with the rows of an identity behind it. Half of the loads are under way at
+// once. `transpose_corners`: so are diagonal tiles stored. Of a `unit` triangle the diagonal is not read.
+__device__ __forceinline__ void load_triangle(const float* from, const Strides& s, int n, bool transpose_corners,
+                                              bool unit) {
+  constexpr int LINES = TILE / WARPS, HALF = SLOTS / 2;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const bool along_rows = s.along_rows();
+#pragma unroll
+  for (int first = 0; first < SLOTS; first += HALF) {
+    float values[HALF][LINES];
+#pragma unroll
+    for (int t = 0; t < HALF; ++t)
+#pragma unroll
+      for (int line = 0; line < LINES; ++line) {
+        const int number = first + t, i = (number >= 1) + (number >= 3) + (number >= 6), j = number - i * (i + 1) / 2;
+        const int other = warp + WARPS * line;
+        const int r = TILE * i + (along_rows ? lane : other), c = TILE * j + (along_rows ? other : lane);
+        values[t][line] = r == c;
+        if (r < n && (c < r || (c == r && !unit))) values[t][line] = from[s.at(r, c)];
+      }
+#pragma unroll
+    for (int t = 0; t < HALF; ++t)
+#pragma unroll
+      for (int line = 0; line < LINES; ++line) {
+        const int number = first + t, other = warp + WARPS * line;
+        const int r = along_rows ? lane : other, c = along_rows ? other : lane;
+        const bool transposed = transpose_corners && (number == 0 || number == 2 || number == 5 || number == 9);
+        tiles[number * TILE_FLOATS + (transposed ? at(c, r) : at(r, c))] = values[t][line];
+      }
+  }
+}
+
+// Which of the warps that share some work a thread is in.
+struct Workers {
+  int warp, warps;
+};
+
+// Panel j of row block `block`, by one warp, a row a lane. `solved`: L's blocks have been, and are copied.
+__device__ __forceinline__ void solve_block(int block, int j, bool solved) {
+  const int lane = this_lane();
+  float x[TILE];
+  const float* const rows = block > j ? slot(block, j) : slot(j, block);
+#pragma unroll
+  for (int quad = 0; quad < TILE / 4; ++quad) {
+    const float4 v = load_quad(rows, lane, quad);
+    x[4 * quad] = v.x, x[4 * quad + 1] = v.y, x[4 * quad + 2] = v.z, x[4 * quad + 3] = v.w;
+  }
+  if (block == j)
+#pragma unroll
+    for (int k = 0; k < TILE; ++k) x[k] = k == lane;
+  if (block <= j || !solved) {
+    const float* const corner = slot(j, j);
+#pragma unroll
+    for (int t = 0; t < TILE; ++t)
+#pragma unroll
+      for (int quad = t / 4; quad < TILE / 4; ++quad) {
+        const float4 v = load_quad(corner, t, quad);  // the same for all lanes
+        const float column[4] = {v.x, v.y, v.z, v.w};
+        if (quad == t / 4) x[t] *= column[t % 4];
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          if (4 * quad + e > t) x[4 * quad + e] = fmaf(-x[t], column[e], x[4 * quad + e]);
+      }
+  }
+  const int row = this_lane();
+#pragma unroll
+  for (int quad = 0; quad < TILE / 4; ++quad)
+    *reinterpret_cast<float4*>(panel(block) + quad_at(row, quad)) =
+        make_float4(x[4 * quad], x[4 * quad + 1], x[4 * quad + 2], x[4 * quad + 3]);
+}
+
+// Rows of a tile lose `left` times `right` transposed, by one warp, M x N elements a lane: rows first_row ... + M N -
+// 1. Products are added up from zero, so that few sums are rounded at the size of large elements. `fresh`: the rows
+// have been zeros.
+template <int M, int N>
+__device__ __forceinline__ void subtract_product(float* tile, const float* left, const float* right, int first_row,
+                                                 bool fresh) {
+  constexpr int COLUMNS = TILE / N, ROWS = 32 / COLUMNS;  // of lanes; a lane's elements are as far apart
+  const int lane = this_lane(), r = first_row + lane / COLUMNS, c = lane % COLUMNS;
+  float sum[M][N] = {};
+#pragma unroll 1
+  for (int quad = 0; quad < TILE / 4; ++quad) {
+    float4 a[M];
+#pragma unroll
+    for (int m = 0; m < M; ++m) a[m] = load_quad(left, r + ROWS * m, quad);
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      const float4 b = load_quad(right, c + COLUMNS * n, quad);
+#pragma unroll
+      for (int m = 0; m < M; ++m) {
+        sum[m][n] = fmaf(a[m].x, b.x, sum[m][n]);
+        sum[m][n] = fmaf(a[m].y, b.y, sum[m][n]);
+        sum[m][n] = fmaf(a[m].z, b.z, sum[m][n]);
+        sum[m][n] = fmaf(a[m].w, b.w, sum[m][n]);
+      }
+    }
+  }
+#pragma unroll
+  for (int m = 0; m < M; ++m)
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      float& element = tile[at(r + ROWS * m, c + COLUMNS * n)];
+      element = (fresh ? 0.0f : element) - sum[m][n];
+    }
+}
+
+// Columns behind panel j lose their products with it, half a tile a warp at a time.
+// `factored`: L's have long done so; if not, the tile that is factored next has.
+__device__ __forceinline__ void update(int j, int blocks, bool factored, Workers workers) {
+  int turn = 0;
+  for (int k = j + 1; k < blocks; ++k)
+    for (int block = 0; block < (factored ? j + 1 : blocks); ++block) {
+      if (block > j && (block < k || (block == k && k == j + 1))) continue;
+      for (int half = 0; half < 2; ++half)
+        if (turn++ % workers.warps == workers.warp)
+          subtract_product<4, 4>(block > j ? slot(block, k) : slot(k, block), panel(block), panel(k), 16 * half,
+                                 block == j);
+    }
+}
+
+// Tile (i, j) of a lower triangle to global memory, zeros above the diagonal. No tile:
+// zeros.
+__device__ __forceinline__ void store_tile(float* to, const Strides& s, int n, int i, int j, const float* tile,
+                                           bool transposed, bool diagonal, Workers workers) {
+  const int lane = this_lane();
+  for (int line = workers.warp; line < TILE; line += workers.warps) {
+    const int r = s.along_rows() ? lane : line, c = s.along_rows() ? line : lane;
+    const int row = TILE * i + r, column = TILE * j + c;
+    if (row < n && column < n && (row != column || diagonal))
+      to[s.at(row, column)] = tile && row >= column ? tile[transposed ? at(c, r) : at(r, c)] : 0.0f;
+  }
+}
+
+// Row block j of the inverse, which is X's panel j transposed.
+__device__ __forceinline__ void store_inverse(float* to, const Strides& s, int n, int j, int blocks, Workers workers) {
+  for (int block = 0; block < blocks; ++block)
+    store_tile(to, s, n, j, block, block <= j ? panel(block) : nullptr, true, true, workers);
+}
+
+// Zeros in n rows of `columns`, but for the n columns behind `left`.
+__device__ __forceinline__ void zero_beside(float* to, const Strides& s, int n, int left, int columns,
+                                            Workers workers) {
+  const bool along_rows = s.along_rows();
+  const int lane = this_lane(), lines = along_rows ? columns : n, length = along_rows ? n : columns;
+  for (int line = workers.warp; line < lines; line += workers.warps)
+    for (int i = lane; i < length; i += 32) {
+      const int r = along_rows ? i : line, c = along_rows ? line : i;
+      if (c < left || c >= left + n) to[s.at(r, c)] = 0.0f;
+    }
+}

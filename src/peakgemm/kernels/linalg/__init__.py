@@ -1,0 +1,1 @@
+"""Kernels of linear algebra: what is left where products do the rest."""

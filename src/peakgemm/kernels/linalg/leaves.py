@@ -1,0 +1,116 @@
+"""Launches of the kernels that factor, invert and copy blocks: what is left of linear algebra where products do the
+rest.
+
+All work on lower triangles; an upper one is that of the transposed matrix, whose strides are `Strides.transposed`.
+Matrices are FP32, and fast where their row or column stride is 1. A kernel is given the addresses A, B, C0, C and the
+workspace: each function says what its kernel reads and writes there, of the first matrix of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+from ...errors import InvalidValue
+from ...runtime import source
+from ...runtime.architectures import architecture
+from ...runtime.convention import pack
+from ..family import MAX_BLOCKS, Launch
+from ..recipe import Recipe, text_of
+
+BLOCK = 128     # rows that a thread block factors or inverts
+_TILE, _THREADS = 32, 256
+_TILE_BYTES = 4 * _TILE * _TILE
+_BLOCK_BYTES = (10 + 4) * _TILE_BYTES  # of a triangle of BLOCK rows, and of a panel (include/linalg/triangle_tiles.cuh)
+
+
+@dataclass(frozen=True, slots=True)
+class Strides:
+    """Elements from row to row, from column to column, and from matrix to matrix of a batch."""
+
+    row: int
+    column: int
+    batch: int = 0
+
+    def transposed(self) -> Strides:
+        """Those of the transposed matrices."""
+        return Strides(self.column, self.row, self.batch)
+
+
+def triangle(arch: str, rows: int, columns: int, source: Strides, target: Strides, count: int, *, unit: bool = False,
+             mirror: bool = False) -> Launch:
+    """C := the lower triangle of A, with zeros above it, and ones on the diagonal where ``unit``.
+
+    ``mirror``: the square C := the symmetric matrix of which A has the lower triangle. C may be A, by the same strides.
+    """
+    blocks = count * _tiles(rows) * _tiles(columns)
+    return _launch("triangle", arch, blocks, "6q4i", source, target, rows, columns, unit, mirror)
+
+
+def cholesky_block(arch: str, n: int, matrix: Strides, factor: Strides, inverse: Strides, count: int, *, first: int = 0,
+                   left: int = 0, columns: int = 0) -> Launch:
+    """C := the Cholesky factor of A, ``n`` <= `BLOCK` rows, whose lower triangle is read; zeros above it. C may be A.
+
+    The workspace: ``n`` rows, from their first column, that get the inverse of the
+    factor behind ``left`` zeros, and zeros behind that up to ``columns``.
+    C0: an int32 for each matrix, LAPACK's info. Nothing is done for a matrix whose info is not 0. Where a leading minor
+    is not positive definite, info becomes ``first`` plus its order, and what both outputs then hold is undefined.
+    """
+    _require(1 <= n <= BLOCK, f"a block of {n} rows; give 1 to {BLOCK}")
+    values = matrix, factor, inverse, n, first, left, max(columns, left + n)
+    return _launch("cholesky_block", arch, count, "9q4i", *values, shared_bytes=_BLOCK_BYTES)
+
+
+def invert_block(arch: str, n: int, size: int, matrix: Strides, count: int, *, unit: bool = False) -> Launch:
+    """The inverses of the diagonal blocks of `BLOCK` rows of A, whose diagonal is ones, and not read, where ``unit``.
+
+    C: ``[count][ceil(n / size)][size][size]``, on whose diagonals the inverses go, with zeros beside them in their
+    rows. Rows behind the last of ``n`` are not written.
+    """
+    _require(size > 0 and size % BLOCK == 0, f"inverses of {size} rows; give a multiple of {BLOCK}")
+    blocks = -(-n // BLOCK)
+    values = matrix, n, size, unit, blocks
+    return _launch("invert_block", arch, count * blocks, "3q4i", *values, shared_bytes=_BLOCK_BYTES)
+
+
+def growth(arch: str, n: int, size: int, matrix: Strides, count: int, bound: float, *,
+           unit: bool = False) -> Sequence[Launch]:
+    """Which inverses of diagonal blocks of A are too large: two kernels, in their order, with the same addresses.
+
+    A: the triangles. B: the inverses of their blocks of ``size`` rows, laid out as `invert_block` does. C0: an int32
+    for each, which becomes 1 where the largest row sum of ``|B| |A|`` is greater than ``bound`` or is no number,
+    else 0. The workspace: ``n`` floats for each matrix.
+    """
+    blocks = count * _tiles(n)
+    return [_launch("growth", arch, blocks, "3q4if4x", matrix, n, size, unit, second, bound)
+            for second in (False, True)]
+
+
+def substitute(arch: str, size: int, columns: int, matrix: Strides, right: Strides, target: Strides, count: int, *,
+               block: int, blocks: int, unit: bool = False, transposed: bool = False) -> Launch:
+    """C := L^-1 B, or L^-T B where ``transposed``, by substitution, where the inverse of L grows too much.
+
+    A: L, ``size`` rows. B and C: ``size`` x ``columns``; they may be the same. C0: the flags of `growth`, ``blocks``
+    for each matrix, of which number ``block`` counts.
+    """
+    values = matrix, right, target, size, columns, unit, transposed, block, blocks
+    return _launch("substitute", arch, count * _tiles(columns), "9q6i", *values)
+
+
+def _launch(name: str, arch: str, blocks: int, layout: str, *values: Strides | float, shared_bytes: int = 0) -> Launch:
+    """The launch of ``NAME.cu``, whose struct has ``values``: strides first."""
+    _require(1 <= blocks <= MAX_BLOCKS, f"linalg_{name}: {blocks} thread blocks; give a batch and sizes that need "
+                                        f"1 to {MAX_BLOCKS}")
+    file = source.KERNELS / "linalg" / f"{name}.cu"
+    recipe = Recipe(text_of(file), f"linalg_{name}", architecture(arch).name, {}, file.name)
+    flat = [part for value in values for part in (astuple(value) if isinstance(value, Strides) else (value,))]
+    return Launch(recipe, blocks, _THREADS, pack(f"<{layout}", *flat), shared_bytes)
+
+
+def _tiles(size: int) -> int:
+    return -(-size // _TILE)
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise InvalidValue(message)

@@ -14,7 +14,7 @@ struct CholeskyBlock {
   int n, first, left, columns;
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
+extern "C" __global__ void __launch_bounds__(THREADS)
 linalg_cholesky_block(const float* A, const float* B, const float* C0, float* C, char* workspace,
                       const __grid_constant__ CholeskyBlock s) {
   __shared__ __align__(16) Shared shared;

@@ -2,11 +2,11 @@
 //
 // Idea: the matrix stays in shared memory; what limits a block is not its arithmetic (0.7 million FMAs, some 3 us of an
 // SM) but the chain of 128 pivots, each from the one before. So one warp factors a diagonal tile of 32 columns, a row a
-// lane: a column's chain is a shuffle, a reciprocal square root with a Newton step, a multiplication and an FMA, some
-// 80 cycles. Meanwhile the other seven warps subtract the previous panel's products from the columns behind, and store
-// that panel (look-ahead); before, all warps bring the next diagonal tile up to date. Then each of up to 128 threads
-// substitutes for a row of the panel, of the factor or of the inverse (include/linalg/triangle_tiles.cuh).
-// Barriers: 1, and for each 32 columns 3. Dependent cycles for 128 rows: 4 x 32 pivots of 80, 4 substitutions of 700, 3
+// lane: a column's chain is a reciprocal square root with a Newton step, a multiplication and an FMA, some 60 cycles.
+// Meanwhile the other seven warps subtract the previous panel's products from the columns behind, and store that panel
+// (look-ahead); before, all warps bring the next diagonal tile up to date. Then each of up to 128 threads substitutes
+// for a row of the panel, of the factor or of the inverse (include/linalg/triangle_tiles.cuh).
+// Barriers: 1, and for each 32 columns 3. Dependent cycles for 128 rows: 4 x 32 pivots of 60, 4 substitutions of 700, 3
 // updates of a diagonal tile of 500; some 15,000 in all.
 //
 // A: the matrix, whose strict upper triangle is not read. C: the factor, zeros above it; it may be A. The workspace:
@@ -26,7 +26,7 @@ struct CholeskyBlock {
 // not positive, or TILE.
 __device__ __forceinline__ int factor_tile(float* tile, float* diagonal, long long step, int columns) {
   const int lane = this_lane();
-  float row[TILE], own_pivot = 0, own_reciprocal = 0;
+  float row[TILE], own_pivot = 0;
   int failed = TILE;
 #pragma unroll
   for (int quad = 0; quad < TILE / 4; ++quad) {
@@ -38,16 +38,20 @@ __device__ __forceinline__ int factor_tile(float* tile, float* diagonal, long lo
 #pragma unroll
   for (int j = 0; j < TILE; ++j) {
     if (failed == TILE && !(pivot > 0)) failed = j;
+    // What the next pivot is made from comes to all lanes before the reciprocal is known: the chain has no shuffle.
+    const float below = __shfl_sync(~0u, row[j], (j + 1) % TILE);
+    const float next = __shfl_sync(~0u, row[(j + 1) % TILE], (j + 1) % TILE);
     float reciprocal = rsqrtf(pivot);
     reciprocal = fmaf(0.5f * reciprocal, fmaf(-pivot * reciprocal, reciprocal, 1.0f), reciprocal);
-    if (lane == j) own_pivot = pivot, own_reciprocal = reciprocal;
+    if (lane == j) own_pivot = pivot, tile[at(j, j)] = reciprocal;
+    pivot = fmaf(-below * reciprocal, below * reciprocal, next);
     row[j] *= reciprocal;
-    if (j + 1 < TILE) pivot = __shfl_sync(~0u, fmaf(-row[j], row[j], row[j + 1]), j + 1);  // before the rest: the chain
 #pragma unroll
     for (int k = j + 1; k < TILE; ++k) row[k] = fmaf(-row[j], __shfl_sync(~0u, row[j], k), row[k]);
   }
 #pragma unroll
-  for (int j = 0; j < TILE; ++j) tile[at(j, lane)] = lane == j ? own_reciprocal : row[j];
+  for (int j = 0; j < TILE; ++j)
+    if (lane > j) tile[at(j, lane)] = row[j];
   if (lane < columns) diagonal[lane * step] = sqrtf(own_pivot);
   return failed;
 }
@@ -55,11 +59,9 @@ __device__ __forceinline__ int factor_tile(float* tile, float* diagonal, long lo
 // Column block j of the factor and row block j of the inverse.
 __device__ __forceinline__ void store_panel(float* factor, float* inverse, const CholeskyBlock& s, int j, int blocks,
                                             Workers workers) {
-  for (int block = 0; block < blocks; ++block) {
-    const float* const tile = block > j ? panel(block) : block == j ? slot(j, j) : nullptr;
-    store_tile(factor, s.factor, s.n, block, j, tile, block == j, false, workers);
-  }
-  store_inverse(inverse, s.inverse, s.n, j, blocks, workers);
+  for (int block = j; block < blocks; ++block)
+    store_tile(factor, s.factor, s.n, block, j, block == j ? slot(j, j) : panel(block), block == j, false, workers);
+  store_inverse(inverse, s.inverse, s.n, j, workers);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 3)
@@ -87,7 +89,8 @@ linalg_cholesky_block(const float* A, const float* B, const float* C0, float* C,
       const int failed = factor_tile(slot(j, j), factor + s.factor.at(from, from), step, s.n - from);
       if (failed < TILE && threadIdx.x == 0 && *info == 0) *info = s.first + from + failed + 1;
     } else if (j == 0) {
-      zero_beside(rows, s.inverse, s.n, s.left, s.columns, workers);
+      store_zeros(factor, s.factor, s.n, 0, s.n, workers);
+      store_zeros(rows, s.inverse, s.n, s.left, s.columns, workers);
     } else {
       update(j - 1, blocks, false, workers);
       store_panel(factor, inverse, s, j - 1, blocks, workers);

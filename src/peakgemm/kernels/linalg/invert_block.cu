@@ -27,7 +27,7 @@ linalg_invert_block(const float* A, const float* B, const float* C0, float* C, c
   const Workers workers = {warp, WARPS};
   previous_kernel_has_ended();
   load_triangle(A + batch * s.matrix.batch + s.matrix.at(first, first), s.matrix, n, true, s.unit);
-  zero_beside(rows, strides, n, left, s.size, workers);
+  store_zeros(rows, strides, n, left, s.size, workers);
   __syncthreads();
   if (warp < blocks) {
     float* const diagonal = slot(warp, warp) + at(threadIdx.x % 32, threadIdx.x % 32);
@@ -38,7 +38,7 @@ linalg_invert_block(const float* A, const float* B, const float* C0, float* C, c
     if (warp < blocks) solve_block(warp, j, true);
     __syncthreads();
     update(j, blocks, true, workers);
-    store_inverse(rows + left, strides, n, j, blocks, workers);
+    store_inverse(rows + left, strides, n, j, workers);
     __syncthreads();
   }
 }

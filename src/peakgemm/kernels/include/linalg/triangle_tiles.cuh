@@ -107,8 +107,9 @@ __device__ __forceinline__ void subtract_product(float* tile, const float* left,
                                                  bool fresh) {
   constexpr int COLUMNS = TILE / N, ROWS = 32 / COLUMNS;  // of lanes; a lane's elements are as far apart
   const int lane = this_lane(), r = first_row + lane / COLUMNS, c = lane % COLUMNS;
+  constexpr int UNROLLED = M * N > 4 ? 1 : 4;  // by registers
   float sum[M][N] = {};
-#pragma unroll 1
+#pragma unroll UNROLLED
   for (int quad = 0; quad < TILE / 4; ++quad) {
     float4 a[M];
 #pragma unroll
@@ -148,33 +149,32 @@ __device__ __forceinline__ void update(int j, int blocks, bool factored, Workers
     }
 }
 
-// Tile (i, j) of a lower triangle to global memory, zeros above the diagonal. No tile:
-// zeros.
+// Tile (i, j) of a lower triangle to global memory, zeros above the diagonal; of L's the diagonal is left out.
 __device__ __forceinline__ void store_tile(float* to, const Strides& s, int n, int i, int j, const float* tile,
                                            bool transposed, bool diagonal, Workers workers) {
   const int lane = this_lane();
+  const bool along_rows = s.along_rows();
   for (int line = workers.warp; line < TILE; line += workers.warps) {
-    const int r = s.along_rows() ? lane : line, c = s.along_rows() ? line : lane;
+    const int r = along_rows ? lane : line, c = along_rows ? line : lane;
     const int row = TILE * i + r, column = TILE * j + c;
     if (row < n && column < n && (row != column || diagonal))
-      to[s.at(row, column)] = tile && row >= column ? tile[transposed ? at(c, r) : at(r, c)] : 0.0f;
+      to[s.at(row, column)] = row < column ? 0.0f : tile[transposed ? at(c, r) : at(r, c)];
   }
 }
 
 // Row block j of the inverse, which is X's panel j transposed.
-__device__ __forceinline__ void store_inverse(float* to, const Strides& s, int n, int j, int blocks, Workers workers) {
-  for (int block = 0; block < blocks; ++block)
-    store_tile(to, s, n, j, block, block <= j ? panel(block) : nullptr, true, true, workers);
+__device__ __forceinline__ void store_inverse(float* to, const Strides& s, int n, int j, Workers workers) {
+  for (int block = 0; block <= j; ++block) store_tile(to, s, n, j, block, panel(block), true, true, workers);
 }
 
-// Zeros in n rows of `columns`, but for the n columns behind `left`.
-__device__ __forceinline__ void zero_beside(float* to, const Strides& s, int n, int left, int columns,
+// Zeros where no tile is stored: in n rows of `columns`, before `left` and behind the tile on the diagonal.
+__device__ __forceinline__ void store_zeros(float* to, const Strides& s, int n, int left, int columns,
                                             Workers workers) {
   const bool along_rows = s.along_rows();
   const int lane = this_lane(), lines = along_rows ? columns : n, length = along_rows ? n : columns;
   for (int line = workers.warp; line < lines; line += workers.warps)
     for (int i = lane; i < length; i += 32) {
       const int r = along_rows ? i : line, c = along_rows ? line : i;
-      if (c < left || c >= left + n) to[s.at(r, c)] = 0.0f;
+      if (c < left || c >= left + min(n, TILE * (r / TILE + 1))) to[s.at(r, c)] = 0.0f;
     }
 }

@@ -28,11 +28,7 @@ __device__ __forceinline__ int factor_tile(float* tile, float* diagonal, long lo
   const int lane = this_lane();
   float row[TILE], own_pivot = 0;
   int failed = TILE;
-#pragma unroll
-  for (int quad = 0; quad < TILE / 4; ++quad) {
-    const float4 v = load_quad(tile, lane, quad);
-    row[4 * quad] = v.x, row[4 * quad + 1] = v.y, row[4 * quad + 2] = v.z, row[4 * quad + 3] = v.w;
-  }
+  load_row(row, tile, lane);
   __syncwarp();
   float pivot = __shfl_sync(~0u, row[0], 0);
 #pragma unroll

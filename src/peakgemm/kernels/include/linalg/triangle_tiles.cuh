@@ -25,6 +25,13 @@ __device__ __forceinline__ float4 load_quad(const float* tile, int row, int quad
 }
 // Opaque, or what follows from the lane would be kept in registers, and spilled, from panel to panel.
 __device__ __forceinline__ int this_lane() { return opaque(static_cast<int>(threadIdx.x % 32)); }
+__device__ __forceinline__ void load_row(float (&x)[TILE], const float* tile, int row) {
+#pragma unroll
+  for (int quad = 0; quad < TILE / 4; ++quad) {
+    const float4 v = load_quad(tile, row, quad);
+    x[4 * quad] = v.x, x[4 * quad + 1] = v.y, x[4 * quad + 2] = v.z, x[4 * quad + 3] = v.w;
+  }
+}
 __device__ __forceinline__ float* slot(int i, int j) { return tiles + (i * (i + 1) / 2 + j) * TILE_FLOATS; }
 __device__ __forceinline__ float* panel(int block) { return tiles + (SLOTS + block) * TILE_FLOATS; }
 
@@ -34,7 +41,6 @@ __device__ __forceinline__ void load_triangle(const float* from, const Strides& 
                                               bool unit) {
   constexpr int LINES = TILE / WARPS, HALF = SLOTS / 2;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const bool along_rows = s.along_rows();
 #pragma unroll
   for (int first = 0; first < SLOTS; first += HALF) {
     float values[HALF][LINES];
@@ -43,8 +49,8 @@ __device__ __forceinline__ void load_triangle(const float* from, const Strides& 
 #pragma unroll
       for (int line = 0; line < LINES; ++line) {
         const int number = first + t, i = (number >= 1) + (number >= 3) + (number >= 6), j = number - i * (i + 1) / 2;
-        const int other = warp + WARPS * line;
-        const int r = TILE * i + (along_rows ? lane : other), c = TILE * j + (along_rows ? other : lane);
+        const auto [down, right] = s.position(warp + WARPS * line, lane);
+        const int r = TILE * i + down, c = TILE * j + right;
         values[t][line] = r == c;
         if (r < n && (c < r || (c == r && !unit))) values[t][line] = from[s.at(r, c)];
       }
@@ -52,8 +58,8 @@ __device__ __forceinline__ void load_triangle(const float* from, const Strides& 
     for (int t = 0; t < HALF; ++t)
 #pragma unroll
       for (int line = 0; line < LINES; ++line) {
-        const int number = first + t, other = warp + WARPS * line;
-        const int r = along_rows ? lane : other, c = along_rows ? other : lane;
+        const int number = first + t;
+        const auto [r, c] = s.position(warp + WARPS * line, lane);
         const bool transposed = transpose_corners && (number == 0 || number == 2 || number == 5 || number == 9);
         tiles[number * TILE_FLOATS + (transposed ? at(c, r) : at(r, c))] = values[t][line];
       }
@@ -69,12 +75,7 @@ struct Workers {
 __device__ __forceinline__ void solve_block(int block, int j, bool solved) {
   const int lane = this_lane();
   float x[TILE];
-  const float* const rows = block > j ? slot(block, j) : slot(j, block);
-#pragma unroll
-  for (int quad = 0; quad < TILE / 4; ++quad) {
-    const float4 v = load_quad(rows, lane, quad);
-    x[4 * quad] = v.x, x[4 * quad + 1] = v.y, x[4 * quad + 2] = v.z, x[4 * quad + 3] = v.w;
-  }
+  load_row(x, block > j ? slot(block, j) : slot(j, block), lane);
   if (block == j)
 #pragma unroll
     for (int k = 0; k < TILE; ++k) x[k] = k == lane;
@@ -153,9 +154,8 @@ __device__ __forceinline__ void update(int j, int blocks, bool factored, Workers
 __device__ __forceinline__ void store_tile(float* to, const Strides& s, int n, int i, int j, const float* tile,
                                            bool transposed, bool diagonal, Workers workers) {
   const int lane = this_lane();
-  const bool along_rows = s.along_rows();
   for (int line = workers.warp; line < TILE; line += workers.warps) {
-    const int r = along_rows ? lane : line, c = along_rows ? line : lane;
+    const auto [r, c] = s.position(line, lane);
     const int row = TILE * i + r, column = TILE * j + c;
     if (row < n && column < n && (row != column || diagonal))
       to[s.at(row, column)] = row < column ? 0.0f : tile[transposed ? at(c, r) : at(r, c)];
@@ -170,11 +170,10 @@ __device__ __forceinline__ void store_inverse(float* to, const Strides& s, int n
 // Zeros where no tile is stored: in n rows of `columns`, before `left` and behind the tile on the diagonal.
 __device__ __forceinline__ void store_zeros(float* to, const Strides& s, int n, int left, int columns,
                                             Workers workers) {
-  const bool along_rows = s.along_rows();
-  const int lane = this_lane(), lines = along_rows ? columns : n, length = along_rows ? n : columns;
+  const int lines = s.along_rows() ? columns : n, length = s.along_rows() ? n : columns;
   for (int line = workers.warp; line < lines; line += workers.warps)
-    for (int i = lane; i < length; i += 32) {
-      const int r = along_rows ? i : line, c = along_rows ? line : i;
+    for (int i = this_lane(); i < length; i += 32) {
+      const auto [r, c] = s.position(line, i);
       if (c < left || c >= left + min(n, TILE * (r / TILE + 1))) to[s.at(r, c)] = 0.0f;
     }
 }

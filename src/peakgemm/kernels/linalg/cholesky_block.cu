@@ -27,13 +27,11 @@ struct CholeskyBlock {
 __device__ __forceinline__ int factor_tile(float* tile, float* diagonal, long long step, int columns) {
   const int lane = this_lane();
   float row[TILE], own_pivot = 0;
-  int failed = TILE;
   load_row(row, tile, lane);
   __syncwarp();
   float pivot = __shfl_sync(~0u, row[0], 0);
 #pragma unroll
   for (int j = 0; j < TILE; ++j) {
-    if (failed == TILE && !(pivot > 0)) failed = j;
     // What the next pivot is made from comes to all lanes before the reciprocal is known: the chain has no shuffle.
     const float below = __shfl_sync(~0u, row[j], (j + 1) % TILE);
     const float next = __shfl_sync(~0u, row[(j + 1) % TILE], (j + 1) % TILE);
@@ -49,7 +47,8 @@ __device__ __forceinline__ int factor_tile(float* tile, float* diagonal, long lo
   for (int j = 0; j < TILE; ++j)
     if (lane > j) tile[at(j, lane)] = row[j];
   if (lane < columns) diagonal[lane * step] = sqrtf(own_pivot);
-  return failed;
+  const unsigned failed = __ballot_sync(~0u, !(own_pivot > 0));
+  return failed ? __ffs(failed) - 1 : TILE;
 }
 
 // Column block j of the factor and row block j of the inverse.

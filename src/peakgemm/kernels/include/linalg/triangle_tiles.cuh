@@ -40,7 +40,9 @@ __device__ __forceinline__ float* panel(int block) { return tiles + (SLOTS + blo
 __device__ __forceinline__ void load_triangle(const float* from, const Strides& s, int n, bool transpose_corners,
                                               bool unit) {
   constexpr int LINES = TILE / WARPS, HALF = SLOTS / 2;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const Position here = s.position(threadIdx.x / 32, threadIdx.x % 32), step = s.position(WARPS, 0);
+  const float* const mine = from + s.at(here.r, here.c);
+  const long long next = s.at(step.r, step.c);
 #pragma unroll
   for (int first = 0; first < SLOTS; first += HALF) {
     float values[HALF][LINES];
@@ -49,17 +51,16 @@ __device__ __forceinline__ void load_triangle(const float* from, const Strides& 
 #pragma unroll
       for (int line = 0; line < LINES; ++line) {
         const int number = first + t, i = (number >= 1) + (number >= 3) + (number >= 6), j = number - i * (i + 1) / 2;
-        const auto [down, right] = s.position(warp + WARPS * line, lane);
-        const int r = TILE * i + down, c = TILE * j + right;
+        const int r = TILE * i + here.r + line * step.r, c = TILE * j + here.c + line * step.c;
         values[t][line] = r == c;
-        if (r < n && (c < r || (c == r && !unit))) values[t][line] = from[s.at(r, c)];
+        if (r < n && (c < r || (c == r && !unit))) values[t][line] = mine[s.at(TILE * i, TILE * j) + line * next];
       }
 #pragma unroll
     for (int t = 0; t < HALF; ++t)
 #pragma unroll
       for (int line = 0; line < LINES; ++line) {
         const int number = first + t;
-        const auto [r, c] = s.position(warp + WARPS * line, lane);
+        const int r = here.r + line * step.r, c = here.c + line * step.c;
         const bool transposed = transpose_corners && (number == 0 || number == 2 || number == 5 || number == 9);
         tiles[number * TILE_FLOATS + (transposed ? at(c, r) : at(r, c))] = values[t][line];
       }

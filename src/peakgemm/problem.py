@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from enum import IntEnum
+from enum import Enum, IntEnum
 from functools import cache
 from math import prod
 from operator import index
@@ -85,6 +85,19 @@ class Batch:
         return Batch(tuple(size for size, _ in kept), *columns)
 
 
+class Triangle(Enum):
+    """The part of a square result that is wanted, its diagonal included; ``NONE``: all of it."""
+
+    NONE = 0
+    LOWER = 1
+    UPPER = 2
+
+    @property
+    def flipped(self) -> Triangle:
+        """The same of the transposed result."""
+        return Triangle((3 - self.value) % 3)
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One FP32 product ``C = alpha op(A) op(B) + beta C0``, row-major.
@@ -98,7 +111,8 @@ class Problem:
     ``c0`` gives the row and column strides of the matrix that beta scales (0 broadcasts);
     None: it is C itself. ``batch`` repeats the product. The kernels of the ladder take
     neither: see `is_plain`. ``trans_c``: C is stored as ``(N, M)``, ``ldc`` elements from n to n; so
-    `turned` asks for C^T, which some tensor-core kernels compute.
+    `turned` asks for C^T, which some tensor-core kernels compute. ``triangle``: what is computed and written of a square
+    C. ``one_operand``: op(B) is op(A)^T, the same memory, which kernels that split operands before split once.
 
     Raises:
         InvalidValue: a negative size, a size above 2**31 - 1024, a leading
@@ -119,6 +133,8 @@ class Problem:
     c0: tuple[int, int] | None = None
     batch: Batch = Batch()
     trans_c: bool = False
+    triangle: Triangle = Triangle.NONE
+    one_operand: bool = False
 
     def __post_init__(self) -> None:
         for field in ("m", "n", "k", "lda", "ldb", "ldc"):
@@ -134,6 +150,8 @@ class Problem:
                 raise InvalidValue(
                     f"{name} = {ld} is shorter than its row of {row} elements; pass {name} >= {row} (row-major)"
                 )
+        if self.triangle is not Triangle.NONE and self.m != self.n:
+            raise InvalidValue(f"a triangle of {self.m} x {self.n} results is asked for; only a square result has one")
 
     @classmethod
     def contiguous(cls, m: int, n: int, k: int, alpha: float = 1.0, beta: float = 0.0) -> Problem:
@@ -142,8 +160,9 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations: one multiply and one add per (m, n, k) of every product of the batch."""
-        return 2 * self.m * self.n * self.k * self.batch.count
+        """Floating-point operations: one multiply and one add per k of each result of every product of the batch."""
+        results = self.m * self.n if self.triangle is Triangle.NONE else self.m * (self.m + 1) // 2
+        return 2 * results * self.k * self.batch.count
 
     @property
     def is_empty(self) -> bool:
@@ -154,14 +173,29 @@ class Problem:
     def is_plain(self) -> bool:
         """Whether it is one row-major product in place: what the kernels of the ladder take."""
         return (not (self.trans_a or self.trans_b or self.trans_c or self.batch.sizes)
-                and self.c0 in (None, (self.ldc, 1)))
+                and self.triangle is Triangle.NONE and self.c0 in (None, (self.ldc, 1)))
+
+    def tiles(self, rows: int, columns: int) -> tuple[int, int]:
+        """Tiles of ``rows`` x ``columns`` of one matrix: down and across.
+
+        Those of a triangle are cut from squares of their longer side. The squares of the triangle are folded to a
+        rectangle (include/scheduler/triangle.cuh): of an even number of them a side, one row more and half as many
+        columns.
+        """
+        if self.triangle is Triangle.NONE:
+            return -(-self.m // rows), -(-self.n // columns)
+        side = max(rows, columns)
+        squares = -(-self.m // side)
+        down, across = (squares + 1, squares // 2) if squares % 2 == 0 else (squares, (squares + 1) // 2)
+        return down * (side // rows), across * (side // columns)
 
     def turned(self) -> Problem:
         """The same product as ``C^T = alpha op(B)^T op(A)^T + beta C0^T``: A and B change places."""
         b, c0 = self.batch, self.c0
         alignment = (self.alignment[1], self.alignment[0], self.alignment[2])
         return replace(self, m=self.n, n=self.m, lda=self.ldb, ldb=self.lda, trans_a=not self.trans_b,
-                       trans_b=not self.trans_a, trans_c=not self.trans_c, alignment=alignment,
+                       trans_b=not self.trans_a, trans_c=not self.trans_c, triangle=self.triangle.flipped,
+                       alignment=alignment,
                        c0=None if c0 is None else (c0[1], c0[0]), batch=replace(b, a=b.b, b=b.a))
 
     @property
@@ -260,7 +294,7 @@ class Config(_Shared):
 
     def grid(self, problem: Problem) -> tuple[int, int]:
         """Tiles of one matrix: down and across."""
-        return -(-problem.m // self.bm), -(-problem.n // self.bn)
+        return problem.tiles(self.bm, self.bn)
 
     def tiles(self, problem: Problem) -> int:
         """Tiles of all products of the batch, of an empty one too."""

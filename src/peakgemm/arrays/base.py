@@ -173,8 +173,9 @@ class DeviceLibrary(Library, Protocol):
         """Within it, ``device`` is current and memory is allocated for ``stream`` (None: the library's own
         current stream); gives that stream's handle."""
 
-    def empty(self, shape: tuple[int, ...], like: Any, stream: int) -> Any:
-        """Packed memory for a result on the device of ``like``: an array, or what `deliver` makes one of."""
+    def empty(self, shape: tuple[int, ...], like: Any, stream: int, dtype: str = "float32") -> Any:
+        """Packed memory for a result on the device of ``like``: an array, or what `deliver` makes one of. ``dtype`` may
+        be another one of four bytes, or complex64."""
 
     def scratch(self, size: int, like: Any, stream: int) -> tuple[Any, int]:
         """Memory of ``size`` bytes or a few more on the device of ``like``, and its address."""

@@ -38,9 +38,9 @@ class Cupy(DeviceLibrary):
                 with cupy.cuda.ExternalStream(stream, device):
                     yield stream
 
-    def empty(self, shape: tuple[int, ...], like: Any, stream: int) -> Any:
+    def empty(self, shape: tuple[int, ...], like: Any, stream: int, dtype: str = "float32") -> Any:
         """See `DeviceLibrary.empty`."""
-        return cupy.empty(shape, cupy.float32)
+        return cupy.empty(shape, dtype)
 
     def copy(self, x: Any, shape: tuple[int, ...]) -> Any:
         """See `DeviceLibrary.copy`."""

@@ -52,9 +52,9 @@ class Interop(HostLibrary, DeviceLibrary):
         with device.activated(index):
             yield LEGACY if stream is None else stream
 
-    def empty(self, shape: tuple[int, ...], like: Any, stream: int) -> Any:
+    def empty(self, shape: tuple[int, ...], like: Any, stream: int, dtype: str = "float32") -> Any:
         """See `DeviceLibrary.empty`."""
-        return Fresh(shape, stream)
+        return Fresh(shape, stream, dtype)
 
     def copy(self, x: Any, shape: tuple[int, ...]) -> Any:
         """See `DeviceLibrary.copy`.
@@ -101,10 +101,15 @@ class Interop(HostLibrary, DeviceLibrary):
 class Fresh:
     """Packed device memory that another library will adopt through DLPack."""
 
-    def __init__(self, shape: tuple[int, ...], stream: int) -> None:
-        self._stream, self._shape = stream, shape
-        self._memory = DeviceMemory(FLOAT * prod(shape), stream)
+    def __init__(self, shape: tuple[int, ...], stream: int, dtype: str = "float32") -> None:
+        self._stream, self._shape, self._dtype = stream, shape, np.dtype(dtype)
+        self._memory = DeviceMemory(self._dtype.itemsize * prod(shape), stream)
         self._device = device.current() or 0
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of its elements."""
+        return self._dtype
 
     @property
     def view(self) -> View:
@@ -124,7 +129,7 @@ class Fresh:
             order(self._stream, stream or LEGACY)
         device.introduce(self._device)
         buffer = Buffer.from_handle(self._memory.pointer, self._memory.size, owner=self._memory)
-        seen = StridedMemoryView.from_buffer(buffer, self._shape, dtype=np.dtype(np.float32))
+        seen = StridedMemoryView.from_buffer(buffer, self._shape, dtype=self._dtype)
         return seen.__dlpack__(stream=-1, **kwargs)
 
 

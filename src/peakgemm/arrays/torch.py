@@ -81,9 +81,9 @@ class Torch(HostLibrary, DeviceLibrary):
             with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device)):
                 yield stream
 
-    def empty(self, shape: tuple[int, ...], like: Any, stream: int) -> Any:
+    def empty(self, shape: tuple[int, ...], like: Any, stream: int, dtype: str = "float32") -> Any:
         """See `DeviceLibrary.empty`."""
-        return torch.empty(shape, dtype=torch.float32, device=like.device)
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=like.device)
 
     def scratch(self, size: int, like: Any, stream: int) -> tuple[Any, int]:
         """See `DeviceLibrary.scratch`."""

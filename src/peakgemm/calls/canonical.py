@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ..arrays.base import FLOAT, View, packed
 from ..errors import InvalidValue
-from ..problem import MAX_SIZE, Batch, Problem
+from ..problem import MAX_SIZE, Batch, Problem, Triangle
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ class _Grid(NamedTuple):
 
 
 def canonicalise(a: View, b: View, c: View | None = None, out: View | None = None, *, alpha: float = 1.0,
-                 beta: float = 0.0, trans_a: bool = False, trans_b: bool = False) -> Canonical:
+                 beta: float = 0.0, trans_a: bool = False, trans_b: bool = False,
+                 triangle: Triangle = Triangle.NONE, one_operand: bool = False) -> Canonical:
     """``alpha op(a) op(b) + beta c`` into ``out`` (None: new and packed), as a problem for a kernel.
 
     Args:
@@ -56,6 +57,7 @@ def canonicalise(a: View, b: View, c: View | None = None, out: View | None = Non
         out: of the result's shape.
         alpha, beta: finite or not, already rounded to float32.
         trans_a, trans_b: transpose the last two dimensions first.
+        triangle, one_operand: see `Problem`.
 
     Raises:
         InvalidValue: shapes that do not match (the message has both), or an ``out`` that overlaps itself.
@@ -106,7 +108,7 @@ def canonicalise(a: View, b: View, c: View | None = None, out: View | None = Non
     swapped = not _row_major(grid_c)
     if swapped:
         grids = _exchanged(grids)
-    sizes, grids = _folded(batch, grids)
+    sizes, grids = _folded(batch, grids, triangle is Triangle.NONE)
     if grids[2].columns == 1 < grids[2].rows and grids[2].row == 1:  # a column without gaps is stored as a row
         grids, swapped = _exchanged(grids), not swapped
     names = ("b", "a") if swapped else ("a", "b")
@@ -126,7 +128,8 @@ def canonicalise(a: View, b: View, c: View | None = None, out: View | None = Non
     return Canonical(shape, {}, Problem(
         grids[0].rows, grids[1].columns, k, lda, ldb, ldc, alpha, beta,
         (first.alignment, second.alignment, c_alignment), trans_a, trans_b,
-        None if in_place else (grids[3].row, grids[3].column), merged), swapped, in_place)
+        None if in_place else (grids[3].row, grids[3].column), merged,
+        triangle=triangle.flipped if swapped else triangle, one_operand=one_operand), swapped, in_place)
 
 
 def result_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -221,12 +224,13 @@ def _round_up(size: int) -> int:
     return max(4, -(-size // 4) * 4)
 
 
-def _folded(sizes: tuple[int, ...], grids: list[_Grid]) -> tuple[tuple[int, ...], list[_Grid]]:
-    """Batch dimensions over which B is one matrix become rows: one tall product instead of many small ones."""
+def _folded(sizes: tuple[int, ...], grids: list[_Grid], whole: bool) -> tuple[tuple[int, ...], list[_Grid]]:
+    """Batch dimensions over which B is one matrix become rows: one tall product instead of many small ones, where each
+    result is wanted ``whole``."""
     kept = [i for i, size in enumerate(sizes) if size != 1]
     sizes = tuple(sizes[i] for i in kept)
     grids = [x._replace(batch=tuple(x.batch[i] for i in kept)) for x in grids]
-    while sizes:
+    while sizes and whole:
         a, b, c, c0 = grids
         size, tall = sizes[-1], [_taller(x, sizes[-1]) for x in (a, c, c0)]
         if b.batch[-1] != 0 or a.rows * size > MAX_SIZE or None in tall:

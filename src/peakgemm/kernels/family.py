@@ -95,6 +95,7 @@ class Family:
         chains: the same of those that sum by one chain, for reproducible products.
         numbers: the section of a profile that has the numbers of its cost model.
         tiled: whether blocks have whole tiles, or ranges of their k-steps.
+        triangles: whether it computes one triangle of C where a problem asks for that.
         lives_on_l1: whether operands come by way of L1, which has what shared memory leaves of an SM's 256 KB.
     """
 
@@ -114,4 +115,5 @@ class Family:
     chains: Callable[[Kernel, Problem, Machine], Iterable[Estimated]] = lambda *_: ()
     numbers: str = ""
     tiled: bool = False
+    triangles: bool = False
     lives_on_l1: bool = False

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..problem import Problem, Triangle
 from ..runtime import source
 from ..runtime.compile import FACTS, Compiled, Kind, Reading, compile_source, stored_loop
 from . import shipped
@@ -59,6 +60,11 @@ class Recipe:
             cubins[self.name][2][FACTS.index("loop")] if self.name in cubins
             else stored_loop(self.text, self.entry, self.arch, self.macros, self.file, LOOP))
         return loop
+
+
+def triangle_macro(problem: Problem) -> dict[str, int]:
+    """The macro of a product that computes one triangle of C (include/scheduler/triangle.cuh)."""
+    return {"TRIANGLE": problem.triangle.value} if problem.triangle is not Triangle.NONE else {}
 
 
 @cache

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 
 from ..errors import InvalidValue
-from ..problem import Config, Problem, varied
+from ..problem import Config, Problem, Triangle, varied
 from ..runtime.architectures import Architecture
 from ..runtime.tensor_map import MAX_LD
 from .constraints import multiple
@@ -34,6 +34,7 @@ def violations(kernel: Kernel, config: Config, arch: Architecture, problem: Prob
         broken += _alignment(kernel, config, problem)
     if problem is not None:
         broken += kernel.family.refuses(problem)
+        broken += _triangle(kernel, config, problem)
     return broken
 
 
@@ -75,6 +76,20 @@ def _handed(c: Config) -> Iterator[str]:
     if c.handed and (c.split or c.slices > 1 or c.cluster > 1 or c.chunked or c.one_tile):
         yield (f"handed: split = {c.split}, slices = {c.slices}, cluster = {c.cluster}, chunked = {c.chunked}, "
                f"one_tile = {c.one_tile} must be 0, 1, 1, False and False: accumulators are those of one chain")
+
+
+def computes(kernel: Kernel, config: Config, problem: Problem) -> bool:
+    """Whether it computes what is asked for of C, all or a triangle."""
+    return problem.triangle is Triangle.NONE or not any(_triangle(kernel, config, problem))
+
+
+def _triangle(kernel: Kernel, c: Config, problem: Problem) -> Iterator[str]:
+    if problem.triangle is Triangle.NONE:
+        return
+    if not kernel.family.triangles:
+        yield f"triangle = {problem.triangle.name}: it computes all of C"
+    elif max(c.bm, c.bn) % min(c.bm, c.bn):
+        yield f"BM x BN = {c.bm} x {c.bn}: a triangle is cut from squares, so that one side must divide the other"
 
 
 def _resources(kernel: Kernel, c: Config, arch: Architecture) -> Iterator[str]:

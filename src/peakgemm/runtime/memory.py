@@ -132,6 +132,13 @@ def _copy(call: str, to: int, source: int, size: int, stream: int, pageable: boo
              c_void_p(stream))
 
 
+def clear(pointer: int, size: int, stream: int) -> None:
+    """Enqueue zeros for ``size`` bytes of device memory."""
+    if size:
+        driver.enqueue(f"clearing {size:,} bytes", "cuMemsetD8Async", c_void_p(pointer), 0, c_size_t(size),
+                       c_void_p(stream))
+
+
 def new_stream() -> int:
     """A stream of the current device, which waits for no other one."""
     stream = c_void_p()

@@ -20,7 +20,7 @@ from ..kernels.library import EMULATED, KERNELS, kernel_named
 from ..kernels.profile import Machine
 from ..kernels.recipe import Recipe
 from ..kernels.registry import Kernel
-from ..kernels.validity import is_valid
+from ..kernels.validity import computes, is_valid
 from ..problem import Config, Problem
 from ..runtime.architectures import architecture
 from . import tuned
@@ -86,7 +86,8 @@ def candidates(problem: Problem, machine: Machine, scheme: Scheme | None = None,
     """
     found = [Candidate(kernel, config, us) for kernel in (KERNELS if scheme is None else EMULATED)
              if kernel.family.scheme is scheme and kernel.is_for(machine.arch)
-             for config, us in kernel.family.candidates(kernel, problem, machine, ready)]
+             for config, us in kernel.family.candidates(kernel, problem, machine, ready)
+             if computes(kernel, config, problem)]
     return tuple(sorted(found, key=attrgetter("us")))  # of equals the first named
 
 
@@ -94,7 +95,7 @@ def candidates(problem: Problem, machine: Machine, scheme: Scheme | None = None,
 def chains(problem: Problem, machine: Machine) -> tuple[Candidate, ...]:
     """Those that sum every element by one chain over K (`Kernel.is_ascending`), best first."""
     found = {(kernel, config): us for kernel in KERNELS if kernel.is_for(machine.arch)
-             for config, us in kernel.family.chains(kernel, problem, machine)}
+             for config, us in kernel.family.chains(kernel, problem, machine) if computes(kernel, config, problem)}
     ranked = sorted((Candidate(*key, us) for key, us in found.items()), key=attrgetter("us"))
     return tuple(each for each in ranked if each.kernel.is_ascending(each.config, problem))
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..kernels.library import kernel_named
 from ..kernels.widths import widths
-from ..problem import Config, Problem
+from ..problem import Config, Problem, Triangle
 from ..runtime.cache import tuned_folder
 from ..runtime.source import essence
 
@@ -28,12 +28,15 @@ cache_invalidators: set[Callable[[], None]] = set()
 
 
 def key(problem: Problem, precision: str = "ieee") -> str:
-    """What an entry is found by: layout, M, N, K, products in the batch, the vector widths of A and of B, and the
-    precision, unless it is ``"ieee"``. An entry of ``"emulated"`` holds the IEEE kernel that was timed against tensor
+    """What an entry is found by: layout, M, N, K, products in the batch, the vector widths of A and of B, the
+    triangle that is asked for, if one is, and the precision, unless it is ``"ieee"``. An entry of ``"emulated"`` holds the IEEE kernel that was timed against tensor
     cores; its default are these."""
     p = problem
     a, b = widths(p)
-    return f"{p.layout}-{p.m}x{p.n}x{p.k}-b{p.batch.count}-v{a}{b}" + (f"-{precision}" if precision != "ieee" else "")
+    name = f"{p.layout}-{p.m}x{p.n}x{p.k}-b{p.batch.count}-v{a}{b}"
+    if p.triangle is not Triangle.NONE:
+        name += f"-{p.triangle.name.lower()}"
+    return name + (f"-{precision}" if precision != "ieee" else "")
 
 
 def slug(device_name: str) -> str:

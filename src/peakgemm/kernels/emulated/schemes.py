@@ -18,7 +18,7 @@ from ...runtime import source
 from ...runtime.architectures import Architecture, architecture
 from ..family import MAX_BLOCKS, Estimated, Family, Launch, Launches
 from ..ffma.tiled import schedule
-from ..recipe import Recipe, text_of
+from ..recipe import Recipe, text_of, triangle_macro
 from ..registry import Kernel
 from ..schedule import arguments, cut
 from ..widths import widths
@@ -158,13 +158,13 @@ def launches(kernel: Kernel, config: TensorConfig, problem: Problem, arch: str, 
         ready_a, ready_b = ready_b, ready_a
     a = operand(scheme, p.m, p.k, p.batch.sizes, p.batch.a)
     b = operand(scheme, p.n, p.k, p.batch.sizes, p.batch.b)
-    down = -(-p.m // (config.bm * config.cluster))
-    across = -(-p.n // config.bn)
+    down, across = p.tiles(config.bm * config.cluster, config.bn)
     tiles = down * across * p.batch.count  # of a cluster
     if max(tiles, a.panels + b.panels) > MAX_BLOCKS:
         raise InvalidValue(f"{p.m} x {p.n} x {p.k} x {p.batch.count} asks for {max(tiles, a.panels + b.panels)} tiles "
                            f"or panels, the limit is {MAX_BLOCKS}; split the product")
-    split_a, split_b = "a" in before and not ready_a, "b" in before and not ready_b
+    shared_panels = p.one_operand and before == "ab" and not (ready_a or ready_b)  # those of B are those of A
+    split_a, split_b = "a" in before and not (ready_a or shared_panels), "b" in before and not ready_b
     in_a, in_b = a.bytes * split_a, b.bytes * split_b
     marks = 0 if before == "ab" else config.bm // 64 * tiles  # of each half tile, whether it was rerouted
     first = HEAD + -(-4 * marks // 256) * 256  # panel
@@ -194,7 +194,8 @@ def launches(kernel: Kernel, config: TensorConfig, problem: Problem, arch: str, 
 def recipe(kernel: Kernel, config: TensorConfig, problem: Problem, arch: str) -> Recipe:
     """What a product kernel is compiled from. The problem decides how it reads the operands that were not split before.
     """
-    p, panels, macros = oriented(config, problem), kernel.family.panels, config.macros() | dict(kernel.defines)
+    p, panels = oriented(config, problem), kernel.family.panels
+    macros = config.macros() | dict(kernel.defines) | triangle_macro(problem)
     a, b = widths(p)
     if "a" not in panels:
         macros |= {"TRANS_A": int(p.trans_a), "WIDTH_A": a}
@@ -217,7 +218,7 @@ def reduce_recipe(kernel: Kernel, config: TensorConfig, problem: Problem, arch: 
     """What the kernel is compiled from that adds up what blocks have left of tiles whose K they shared."""
     assert kernel.family.scheme is not None
     macros = config.tile.macros() | {"RASTER": config.raster, "TRANS_C": int(config.trans_c),
-                                     "SCHEME": kernel.family.scheme.code}
+                                     "SCHEME": kernel.family.scheme.code} | triangle_macro(problem)
     return Recipe(text_of(_REDUCE), "tensor_reduce", _target(arch), macros, _REDUCE.name)
 
 
@@ -229,4 +230,4 @@ def _target(arch: str) -> str:
 def family(name: str, scheme: Scheme, panels: str, candidates: Callable[..., Iterable[Estimated]]) -> Family:
     """What kernels of a scheme have in common that read the operands ``panels`` split before."""
     return Family(recipe, reduce_recipe, launches, panels=panels, scheme=scheme, name=name, candidates=candidates,
-                  numbers="emulated")
+                  numbers="emulated", triangles=panels == "ab")

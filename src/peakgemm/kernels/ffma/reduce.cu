@@ -36,14 +36,14 @@ __device__ __forceinline__ void add_up(const float* C0, float* C, const float* p
 
   const float* const c0 = C0 + batch_offset(g, g.c0_batch, place.batch) + m * g.c0_row + n * g.c0_col;
   float* const c = C + batch_offset(g, g.c_batch, place.batch) + m * g.ldc + n;
-  scale(sum.of, g.alpha, g.beta, [&](int w) { return between(place.n, n + w, g.N); },
-        [&](int w) { return c0 + w * g.c0_col; });
-  if (WORDS == 4 && n >= place.n && n + WORDS <= g.N && reinterpret_cast<unsigned long long>(c) % 16 == 0) {
+  auto inside = [&](int w) { return between(place.n, n + w, g.N) && in_triangle(m, n + w); };
+  scale(sum.of, g.alpha, g.beta, inside, [&](int w) { return c0 + w * g.c0_col; });
+  if (WORDS == 4 && !TRIANGLE && n >= place.n && n + WORDS <= g.N && reinterpret_cast<unsigned long long>(c) % 16 == 0) {
     *reinterpret_cast<Sums<WORDS>*>(c) = sum;
   } else {
 #pragma unroll
     for (int w = 0; w < WORDS; ++w)
-      if (between(place.n, n + w, g.N)) c[w] = sum.of[w];
+      if (inside(w)) c[w] = sum.of[w];
   }
 }
 

@@ -245,6 +245,6 @@ def _fitted(kernel: Kernel, config: Config, limits: Architecture) -> Config | No
 
 
 #: Of kernels whose blocks have tiles, or ranges of their k-steps.
-FAMILY = replace(TILED, configs=compiled,
+FAMILY = replace(TILED, configs=compiled, triangles=True,
                  candidates=lambda kernel, problem, machine, ready: candidates(kernel, problem, machine, ways),
                  chains=lambda kernel, problem, machine: candidates(kernel, problem, machine, one_slice))

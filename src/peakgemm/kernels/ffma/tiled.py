@@ -15,7 +15,7 @@ from ...runtime import source
 from ...runtime.architectures import architecture
 from ..family import MAX_BLOCKS, Estimated, Family, Launch, Launches
 from ..profile import Machine
-from ..recipe import Recipe, text_of
+from ..recipe import Recipe, text_of, triangle_macro
 from ..registry import FLOAT, Kernel
 from ..schedule import MOST_PARTS, Schedule, arguments, cut
 from ..validity import is_valid
@@ -50,7 +50,7 @@ def recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recip
 
     Registers are dealt by setmaxnreg.
     """
-    macros = {"SLICES": config.slices, "HANDED": int(config.handed)} | config.macros()
+    macros = {"SLICES": config.slices, "HANDED": int(config.handed)} | config.macros() | triangle_macro(problem)
     return Recipe(kernel.source, kernel.entry, architecture(arch).target(own=config.registers > 0),
                   macros | kernel.family.specialisation(config, problem), kernel.path.name, kernel.bare_loop)
 
@@ -59,6 +59,7 @@ def reduce_recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -
     """What the kernel that adds up partial sums of tiles cut as in ``config`` is compiled from: of the config how C is
     cut alone, and what columns tiles at its edge begin at (include/copy/edge.cuh)."""
     macros = config.tile.macros() | {"RASTER": config.raster, "SHIFTED": int(not kernel.tensor_copies)}
+    macros |= triangle_macro(problem)
     return Recipe(text_of(_REDUCE), "ffma_reduce", architecture(arch).name, macros, _REDUCE.name)
 
 

@@ -111,7 +111,7 @@ WIDE = Kernel(
     folder="ffma", tunes=frozenset({"stages", "raster", "split", "handed"}), bare_loop=True,
     # Zeros come behind the last k-step where K fills no whole stage. They would turn a sum of -0, as of products that
     # underflow, into +0. Without a workspace a kernel runs that has other tiles.
-    family=replace(tile_model.FAMILY, schedule=schedule, specialisation=lambda config, problem: {},
+    family=replace(tile_model.FAMILY, triangles=False, schedule=schedule, specialisation=lambda config, problem: {},
                    refuses=refuses, one_chain=lambda config, problem: problem.k % config.bk == 0,
                    candidates=lambda kernel, problem, machine, ready: _compared(kernel, problem, machine, _ways),
                    chains=lambda kernel, problem, machine: _compared(kernel, problem, machine, tile_model.one_slice),

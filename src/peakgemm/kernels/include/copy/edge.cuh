@@ -14,7 +14,7 @@ __device__ __forceinline__ int first_column(const Gemm& g, Place place) {
   return SHIFTED ? min(place.n, max((g.N + UNIT - 1) / UNIT * UNIT - BN, 0)) : place.n;
 }
 
-// Whether `first` <= x < `end`.
+// Whether `first` <= x < `end`; of a triangle's squares at the edge some tiles begin behind it.
 __device__ __forceinline__ bool between(int first, int x, int end) {
-  return static_cast<unsigned>(x - first) < static_cast<unsigned>(end - first);
+  return (!TRIANGLE || first < end) && static_cast<unsigned>(x - first) < static_cast<unsigned>(end - first);
 }

@@ -14,6 +14,7 @@ struct Output {
   long long ldc, c0_row, c0_col;
   float alpha, beta;
   int rows, columns;  // from there to the edge; of a slot all of a row (or column) is written
+  int diagonal;       // rows from the tile's place to that of the same column; a slot has no triangle
   bool pairs;         // two neighbours may be stored at once,
   bool whole;         // all of the tile is inside, with nothing to be added,
   bool plain;         // and four may be stored at once anywhere in it
@@ -37,9 +38,17 @@ struct Output {
       alpha = g.alpha;
       beta = g.beta;
     }
+    diagonal = slot < 0 ? place.m - place.n : TRIANGLE == UPPER ? -(1 << 20) : 1 << 20;
     pairs = ldc % 2 == 0 && reinterpret_cast<unsigned long long>(c) % 8 == 0;
-    whole = beta == 0.f && rows >= BM && columns >= BN;
+    whole = beta == 0.f && rows >= BM && columns >= BN && is_wanted(0, BN - 1) && is_wanted(BM - 1, 0);
     plain = whole && ldc % 4 == 0 && reinterpret_cast<unsigned long long>(c) % 16 == 0;
+  }
+
+  // Of the triangle that is asked for, if one is.
+  __device__ __forceinline__ bool is_wanted(int row, int column) const { return in_triangle(row + diagonal, column); }
+
+  __device__ __forceinline__ bool is_inside(int row, int column) const {
+    return row < rows && column < columns && is_wanted(row, column);
   }
 
   __device__ __forceinline__ float scaled(int row, int column, float sum) const {
@@ -51,13 +60,13 @@ struct Output {
   }
 
   __device__ __forceinline__ void store(int row, int column, float sum) const {
-    if (row < rows && column < columns) *at(row, column) = scaled(row, column, sum);
+    if (is_inside(row, column)) *at(row, column) = scaled(row, column, sum);
   }
 
   // And its neighbour in memory, the right one or, turned, the lower one; `sum` is at an even place.
   __device__ __forceinline__ void store(int row, int column, float sum, float next) const {
     const int down = TRANS_C ? row + 1 : row, right = TRANS_C ? column : column + 1;
-    if (pairs && down < rows && right < columns) {
+    if (pairs && !TRIANGLE && down < rows && right < columns) {
       *reinterpret_cast<float2*>(at(row, column)) = make_float2(scaled(row, column, sum), scaled(down, right, next));
     } else {
       store(row, column, sum);
@@ -93,7 +102,9 @@ struct Output {
       float* to = at(row + first, column + beside);
 #pragma unroll
       for (int t = 0; t < 16; ++t) {
-        if ((TRANS_C ? 0 : t / 2) < down && (TRANS_C ? 4 * t : t % 2 * 32) < right) to[TRANS_C ? 0 : t % 2 * 32] = v[t];
+        if ((TRANS_C ? 0 : t / 2) < down && (TRANS_C ? 4 * t : t % 2 * 32) < right &&
+            is_wanted(row + t / 2, column + beside + t % 2 * 32))
+          to[TRANS_C ? 0 : t % 2 * 32] = v[t];
         if (TRANS_C) to += 4 * ldc;
         else if (t % 2) to += ldc;
       }
@@ -106,12 +117,12 @@ struct Output {
       for (int t = 0; t < 8; ++t) {
         const int down = TRANS_C ? lane % 8 : y + t / 2, right = TRANS_C ? 8 * y + 4 * t + lane / 8 : t % 2 * 32 + lane;
         v[t] = staged[down * STAGED_PITCH + right];
-        v[t] = row + down < rows && column + right < columns ? scaled(row + down, column + right, v[t]) : 0.f;
+        v[t] = is_inside(row + down, column + right) ? scaled(row + down, column + right, v[t]) : 0.f;
       }
 #pragma unroll
       for (int t = 0; t < 8; ++t) {
         const int down = TRANS_C ? lane % 8 : y + t / 2, right = TRANS_C ? 8 * y + 4 * t + lane / 8 : t % 2 * 32 + lane;
-        if (row + down < rows && column + right < columns) *at(row + down, column + right) = v[t];
+        if (is_inside(row + down, column + right)) *at(row + down, column + right) = v[t];
       }
     }
   }

@@ -63,7 +63,8 @@ struct SliceReduction {
     if (between(place.n, n, g.N))
 #pragma unroll
       for (int i = 0; i < MINE; ++i)
-        e.stored |= (between(place.m, m + i * DOWN, g.M) && (!CLUSTER_SPLIT_K || row + i * DOWN < band)) << i;
+        e.stored |= (between(place.m, m + i * DOWN, g.M) && (!CLUSTER_SPLIT_K || row + i * DOWN < band) &&
+                     in_triangle(m + i * DOWN, n)) << i;
 #if CLUSTER_SPLIT_K
     const int log = cluster_log(), results = BM * BN >> log;
     const unsigned mine = shared_address(sums + SLICES * SLICE_PITCH) + 4 * cluster_block() * results;

@@ -72,7 +72,8 @@ __device__ __forceinline__ void store_rows(int first, int count, Stage stage, co
       for (int w = 0; w < WORDS; ++w) {
         const int down = (begin + w) / ACROSS * DOWN, right = (begin + w) % ACROSS * 32;
         v[w] = from[down * STAGED_PITCH + right / 4];
-        inside[w] = between(place.m, m + 4 * down, g.M) && between(place.n, n + right, g.N);
+        inside[w] = between(place.m, m + 4 * down, g.M) && between(place.n, n + right, g.N) &&
+                    in_triangle(m + 4 * down, n + right);
       }
       scale(v, g.alpha, g.beta, [&](int w) { return inside[w]; }, [&](int w) {
         const int down = (begin + w) / ACROSS * DOWN, right = (begin + w) % ACROSS * 32;

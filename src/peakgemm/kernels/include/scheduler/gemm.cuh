@@ -1,3 +1,5 @@
+#include "include/scheduler/triangle.cuh"
+
 // Division by a number that the host knew, without dividing: exact for 0 <= x < 2^31 (kernels/schedule.py). A launch
 // begins with several, one after the other, and a tile ends with some: real divisions are 10 % of the smallest
 // products.
@@ -41,14 +43,23 @@ struct Place {
 // distinct rows of A and columns of B, which stay in L2. Rows may be those of a cluster's blocks together.
 template <int ROWS_OF_C = BM>
 __device__ __forceinline__ Place place_of(const Gemm& g, int tile) {
+#if TRIANGLE
+  const Fold<ROWS_OF_C, BN> fold(g.M);
+  const int across = fold.across, down = fold.down;
+#else
   const int across = (g.N + BN - 1) / BN, down = (g.M + ROWS_OF_C - 1) / ROWS_OF_C;
+#endif
   const int batch = over(tile, g.matrix);
   tile -= batch * across * down;
   const int group = over(tile, g.group);
   const int inside = tile - group * RASTER * across;
   const int height = min(RASTER, down - group * RASTER);
   const int column = height == RASTER ? inside / RASTER : over(inside, g.last);
-  return {batch, (group * RASTER + inside - column * height) * ROWS_OF_C, column * BN};
+  Place place = {batch, (group * RASTER + inside - column * height) * ROWS_OF_C, column * BN};
+#if TRIANGLE
+  fold.unfold(place.m, place.n);
+#endif
+  return place;
 }
 
 // K-tiles begin..end of one tile of C; `slot` of the partial sums, or -1 where the tile is computed whole.

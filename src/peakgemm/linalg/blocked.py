@@ -1,0 +1,197 @@
+"""Blocked algorithms of triangular matrices, recorded as steps of a program: diagonal blocks are inverted by small
+kernels, and all else is products.
+
+Every function takes lower triangles. An upper one is the transpose of a lower one, and a solve from the right that of the
+transposed system: callers pass transposed matrices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..kernels.linalg import leaves
+from ..problem import Triangle
+from .program import Matrix, Program
+
+LEAF = 128  # rows and columns that one thread block factors or inverts
+
+
+@dataclass(frozen=True, slots=True)
+class Inverses:
+    """The inverses of the diagonal blocks of a lower triangular matrix.
+
+    Attributes:
+        width: rows and columns of a block; the last one may have fewer.
+        blocks: ``(batch, blocks, width, width)``, zeros above each diagonal.
+    """
+
+    width: int
+    blocks: Matrix
+
+    def block(self, index: int, size: int) -> Matrix:
+        """The inverse of one block of that size, of each matrix of the batch."""
+        view = self.blocks.view
+        step, (down, right) = self.blocks.strides[1], self.blocks.strides[2:]
+        pointer = view.pointer + 4 * index * step
+        return Matrix(self.blocks.buffer, view._replace(pointer=pointer, shape=(view.shape[0], size, size),
+                                                        strides=(self.blocks.strides[0], down, right)))
+
+
+def copy_triangle(program: Program, source: Matrix, target: Matrix, *, unit: bool = False,
+                  mirror: bool = False) -> None:
+    """``target :=`` the lower triangle of ``source`` with zeros above, ones on its diagonal where ``unit``; or the
+    symmetric matrix of which it is the triangle. Both may be the same."""
+    program.kernel(leaves.triangle(program.arch, source.rows, source.columns, source.layout, target.layout,
+                                   target.shape[0], unit=unit, mirror=mirror), a=source, c=target)
+
+
+def allocate_inverses(program: Program, count: int, size: int, width: int) -> Inverses:
+    """Memory for the inverses of diagonal blocks of ``width``, or of all, rounded up to `LEAF`."""
+    width = -(-min(width, size) // LEAF) * LEAF
+    return Inverses(width, program.allocate(count, -(-size // width), width, width))
+
+
+def invert_blocks(program: Program, lower: Matrix, width: int, unit: bool = False, stable: bool = False) -> Inverses:
+    """The inverses of the diagonal blocks of ``lower``: those of `LEAF` by a kernel, grown by products to ``width``.
+
+    ``[A 0; B C]^-1 = [A^-1 0; -C^-1 B A^-1 C^-1]``; all pairs of a size are one batched product.
+    """
+    count, size, _ = lower.shape
+    inverses = allocate_inverses(program, count, size, width)
+    program.kernel(leaves.invert_block(program.arch, size, inverses.width, lower.layout, count, unit=unit),
+                   a=lower, c=inverses.blocks)
+    width, whole = inverses.width, size // inverses.width
+    if whole:
+        view = inverses.blocks.view
+        first = inverses.blocks._replace(view=view._replace(shape=(count, whole, width, width)))
+        _grow(program, lower.diagonal(0, width).repeated(whole, width, width), first, width)
+    if rest := size - whole * width:
+        _grow(program, lower.diagonal(whole * width, rest), inverses.block(whole, rest), rest)
+    return inverses
+
+
+def _grow(program: Program, lower: Matrix, inverse: Matrix, size: int) -> None:
+    """``inverse`` holds those of the `LEAF` blocks on the diagonal of ``lower``, and zeros; complete it."""
+    half = LEAF
+    while half < size:
+        pairs = size // (2 * half)
+        if pairs:
+            join(program, lower.diagonal(0, 2 * half).repeated(pairs, 2 * half, 2 * half),
+                 inverse.diagonal(0, 2 * half).repeated(pairs, 2 * half, 2 * half), half)
+        first = 2 * half * pairs
+        if size - first > half:
+            join(program, lower.diagonal(first, size - first), inverse.diagonal(first, size - first), half)
+        half *= 2
+
+
+def join(program: Program, lower: Matrix, inverse: Matrix, half: int) -> None:
+    """Of the inverse of ``lower`` what lies below those of its first ``half`` rows and of the others."""
+    rest = lower.rows - half
+    between = program.allocate(*lower.shape[:-2], rest, half)
+    program.product(between, lower.block(half, 0, rest, half), inverse.diagonal(0, half))
+    program.product(inverse.block(half, 0, rest, half), inverse.diagonal(half, rest), between, alpha=-1.0)
+
+
+def solve(program: Program, lower: Matrix, inverses: Inverses, right: Matrix, out: Matrix, *, alpha: float = 1.0,
+          transposed: bool = False) -> None:
+    """``out := alpha L^-1 right``, or with L^T, block row by block row.
+
+    Each row of blocks is one product with all rows that are solved, and one with the inverse of its diagonal block.
+    ``out`` may be ``right`` itself, and shares no other memory with it.
+    """
+    size, width = lower.rows, inverses.width
+    columns = right.columns
+    blocks = range(-(-size // width))
+    between = program.allocate(*right.shape[:-2], min(width, size), columns)
+    for index in reversed(blocks) if transposed else blocks:
+        first = index * width
+        rows = min(width, size - first)
+        inverse = inverses.block(index, rows)
+        source, target = right.block(first, 0, rows, columns), out.block(first, 0, rows, columns)
+        if transposed:
+            done = size - first - rows
+            factor, solved = lower.block(first + rows, first, done, rows).mT, out.block(first + rows, 0, done, columns)
+            inverse = inverse.mT
+        else:
+            done = first
+            factor, solved = lower.block(first, 0, rows, done), out.block(0, 0, done, columns)
+        scale = alpha
+        if done or source.buffer == target.buffer:  # in place, the product may not read what it writes
+            rest = between.block(0, 0, rows, columns)
+            program.product(rest, factor, solved, source, alpha=-1.0, beta=alpha)
+            source, scale = rest, 1.0
+        program.product(target, inverse, source, alpha=scale)
+
+
+@dataclass(frozen=True, slots=True)
+class Cholesky:
+    """The factorization of the symmetric matrices whose lower triangles are in ``matrix``, by recursion on halves
+    (Toledo, "Locality of Reference in LU Decomposition with Partial Pivoting", 1997).
+
+    Of ``out``, which may be ``work`` but not ``matrix``, the lower triangle is written, and of the diagonal blocks of
+    `LEAF` zeros above. ``info``: an int32 for each matrix, 0 before. ``inverses``: those of its diagonal blocks.
+    """
+
+    program: Program
+    out: Matrix
+    work: Matrix  # what is left of the matrix after the columns before
+    info: Matrix
+    inverses: Inverses
+
+    def record(self, matrix: Matrix, first: int, size: int) -> None:
+        """Factor ``size`` rows and columns from ``first`` on, of what `work` holds; ``matrix``, where nothing has been
+        subtracted yet."""
+        if size <= LEAF:
+            self._leaf(matrix, first, size)
+            return
+        half = LEAF
+        while 2 * half < size:
+            half *= 2
+        rest, below = size - half, first + half
+        self.record(matrix, first, half)
+        panel = self.out.block(below, first, rest, half)
+        self._solve(matrix, first, half, below, panel)
+        corner = self.work.diagonal(below, rest)
+        self.program.product(corner, panel, panel.mT, matrix.diagonal(below, rest), alpha=-1.0, beta=1.0,
+                             triangle=Triangle.LOWER)
+        self.record(self.work, below, rest)
+        if size <= self.inverses.width:
+            join(self.program, self.out.diagonal(first, size), self._inverse(first, size), half)
+
+    def _inverse(self, first: int, size: int) -> Matrix:
+        index, inside = divmod(first, self.inverses.width)
+        return self.inverses.block(index, inside + size).diagonal(inside, size)
+
+    def _leaf(self, matrix: Matrix, first: int, size: int) -> None:
+        width = self.inverses.width
+        index, inside = divmod(first, width)
+        columns = min(width, self.out.rows - index * width)
+        rows = self.inverses.block(index, columns).block(inside, 0, size, columns)
+        launch = leaves.cholesky_block(self.program.arch, size, matrix.layout, self.out.layout, rows.layout,
+                                       self.out.shape[0], first=first, left=inside, columns=columns)
+        self.program.kernel(launch, a=matrix.diagonal(first, size), c=self.out.diagonal(first, size), c0=self.info,
+                            workspace=rows)
+
+    def _solve(self, matrix: Matrix, first: int, size: int, below: int, panel: Matrix) -> None:
+        """``panel``, the rows of L from ``below`` on, times L^T of the columns from ``first`` on, is the matrix."""
+        width, rows = min(self.inverses.width, size), panel.rows
+        for column in range(0, size, width):
+            source, scratch = (x.block(below, first + column, rows, width) for x in (matrix, self.work))
+            if column:
+                self.program.product(scratch, panel.block(0, 0, rows, column),
+                                     self.out.block(first + column, first, width, column).mT, source, alpha=-1.0,
+                                     beta=1.0)
+                source = scratch
+            self.program.product(panel.block(0, column, rows, width), source, self._inverse(first + column, width).mT)
+
+
+def factor(program: Program, matrix: Matrix, out: Matrix, info: Matrix, width: int) -> Inverses:
+    """``out := L``, ``L L^T`` being ``matrix``, of which the lower triangle is read; ``out`` may be it. See `Cholesky`."""
+    count, size, _ = matrix.shape
+    inverses = allocate_inverses(program, count, size, width)
+    work = program.allocate(count, size, size)
+    if out.buffer == matrix.buffer:  # what a product writes may not be what it reads
+        copy_triangle(program, matrix, work)
+        matrix = work
+    Cholesky(program, out, work, info, inverses).record(matrix, 0, size)
+    return inverses

@@ -1,0 +1,225 @@
+"""From arrays to a bound program and back: the door of all of linalg. Every operation is its checks, a shape, and a
+function that records its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from math import prod
+from typing import Any, NamedTuple
+
+from ..arrays import locate
+from ..arrays.base import FLOAT, HOST, DeviceLibrary, View, overlaps, stream_handle
+from ..calls.canonical import broadcasts
+from ..calls.launch import calls, no_room, remember
+from ..calls.request import check_precision
+from ..errors import InvalidType, InvalidValue
+from ..runtime import device, memory
+from ..runtime.device import Gpu
+from .program import BoundProgram, Matrix, Program, external
+
+Record = Callable[[Program, dict[str, Matrix]], None]
+
+
+class Operation(NamedTuple):
+    """What is asked for.
+
+    Attributes:
+        name: of the public function.
+        operands: its matrices by name, ``(..., rows, columns)``; batch dimensions broadcast.
+        shape: of the result.
+        record: records its steps, of matrices ``(count, rows, columns)`` by the same names, ``"out"`` and ``"info"``
+            among them.
+        key: flags and numbers that ``record`` depends on.
+        over: the operand that ``out`` may be.
+        info: whether an int32 for each matrix of the batch is wanted: zeros that the steps may overwrite.
+        on_cpu: what NumPy computes where there is no GPU, of the operands' arrays by name and ``out``, which may be None.
+        out: as the public functions take it.
+    """
+
+    name: str
+    operands: dict[str, Any]
+    shape: tuple[int, ...]
+    record: Record
+    on_cpu: Callable[..., Any]
+    key: tuple[Hashable, ...] = ()
+    over: str = ""
+    info: bool = False
+    out: Any = None
+    precision: str = "ieee"
+    stream: Any = None
+
+
+def run(operation: Operation) -> Any:
+    """The result, and where it is asked for the int32 of each matrix: an array like the operands, of the batch's shape.
+
+    Raises:
+        InvalidType, InvalidValue: operands that no product takes; an ``out`` that has another shape or shares memory with
+            an operand that it may not be.
+        OutOfMemory: no room for the workspace; the message has its bytes.
+    """
+    o = operation
+    if check_precision(o.precision) == "reproducible":
+        raise InvalidValue(f"reproducible=True is a promise of single products, which {o.name} does not keep: its blocks "
+                           "depend on the size; pass reproducible=False, or use precision='ieee'")
+    arrays = o.operands | ({} if o.out is None else {"out": o.out})
+    library, index = locate(arrays)
+    _refuse_gradients(o.name, arrays)
+    if o.out is not None and tuple(o.out.shape) != o.shape:
+        raise InvalidValue(f"out has shape {tuple(o.out.shape)}, the result of {o.name} has {o.shape}; pass an out of that "
+                           "shape")
+    if index == HOST:
+        if o.stream is not None:
+            raise InvalidValue(f"stream is for arrays on the GPU; {o.name} of arrays in the host's memory is done when "
+                               "the call returns: leave stream out")
+        from .host import run_on_host
+
+        return run_on_host(library, o)
+    with library.scope(index, None if o.stream is None else stream_handle(o.stream)) as stream:
+        return enqueue(library, index, o, stream)
+
+
+def enqueue(library: DeviceLibrary, index: int, operation: Operation, stream: int) -> Any:
+    """`run` for arrays on device ``index``."""
+    o, operands, gpu = operation, dict(operation.operands), device.require(index)
+    batch, like = o.shape[:-2], next(iter(operation.operands.values()))
+    views = {}
+    for name, x in operands.items():
+        view = library.view(x, name, stream)
+        if (flat := _flattened(view, batch)) is None:
+            operands[name] = x = library.copy(x, view.shape if len(view.shape) == 2 else (*batch, *view.shape[-2:]))
+            view = library.view(x, name, stream)
+            flat = _flattened(view, batch)
+            assert flat is not None  # packed
+        views[name] = flat
+    target, aside = o.out, False
+    if target is not None:
+        view = library.view(target, "out", stream)
+        _check_out(o, {name: library.view(x, name, stream) for name, x in o.operands.items()}, view)
+        flat = _flattened(view, batch)
+        aside = flat is None  # computed in new memory, then assigned
+    if target is None or aside:
+        target = library.empty(o.shape, like, stream)
+        flat = _flattened(library.view(target, "out", stream), batch)
+    assert flat is not None
+    views["out"] = flat
+    info = None
+    if o.info:
+        info = library.empty(batch, like, stream, "int32")
+        address = library.view(info, "info", stream).pointer
+        memory.clear(address, FLOAT * prod(batch), stream)
+        views["info"] = View(address, (1, 1, prod(batch)), (1, 1, 1))
+    scratch = _launch(library, gpu, o, views, like, stream) if 0 not in o.shape else None
+    result = library.deliver(target, like, stream, (*operands.values(), scratch))
+    if o.out is not None and aside:
+        library.assign(o.out, result)
+    result = result if o.out is None else o.out
+    return (result, library.deliver(info, like, stream, ())) if o.info else result
+
+
+def _launch(library: DeviceLibrary, gpu: Gpu, o: Operation, views: dict[str, View], like: Any, stream: int) -> Any:
+    """Enqueue the steps, bound before or now; the workspace, which they still use."""
+    merged = dict[int, int]()  # names of one memory have one buffer: what is written may be read
+    for name, view in views.items():
+        merged.setdefault(view.pointer, len(merged) + 1)
+    key = (o.name, gpu.index, o.precision, *o.key, *((name, view.shape, view.strides, view.pointer & 15,
+                                                       merged[view.pointer]) for name, view in views.items()))
+    bound: BoundProgram | None = calls.get(key)
+    if bound is None:
+        program = Program(o.precision, gpu.arch)
+        o.record(program, {name: external(merged[view.pointer], view) for name, view in views.items()})
+        bound = remember(key, BoundProgram(program, gpu))
+    scratch, address = None, 0
+    if bound.workspace_bytes:
+        try:
+            scratch, address = library.scratch(bound.workspace_bytes, like, stream)
+        except Exception as error:
+            if not library.out_of_memory(error):
+                raise
+            shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in o.operands.items())
+            raise no_room(error, f"a workspace of {bound.workspace_bytes:,} bytes for {o.name} of {shapes}", gpu,
+                          library.name, ["free memory", "solve smaller batches"]) from error
+    bound.run(address, list(merged), stream)
+    return scratch
+
+
+def _flattened(view: View, batch: tuple[int, ...]) -> View | None:
+    """The view as ``(count, rows, columns)``, broadcast to ``batch``; None: no kernel takes its strides."""
+    if view.strides is None or view.pointer % FLOAT or any(step < 0 for step in view.strides):
+        return None
+    rows, columns = view.shape[-2:]
+    down, right = view.strides[-2:]
+    if columns <= 1 and right != 1 and rows > 1 and down == 1:
+        right = max(rows, 1)
+    elif columns <= 1:
+        right = 1
+    if rows <= 1:
+        down = max(columns, 1) if right == 1 else 1
+    if not ((right == 1 and down >= columns) or (down == 1 and right >= rows)):
+        return None
+    steps = (0,) * (len(batch) + 2 - len(view.shape)) + tuple(
+        0 if size == 1 else step for size, step in zip(view.shape[:-2], view.strides[:-2], strict=True))
+    levels = [(size, step) for size, step in zip(batch, steps, strict=True) if size != 1]
+    for (_, outer), (size, inner) in zip(levels, levels[1:], strict=False):
+        if outer != size * inner:
+            return None
+    return View(view.pointer, (prod(batch), rows, columns), (levels[-1][1] if levels else rows * columns, down, right))
+
+
+def _check_out(o: Operation, views: dict[str, View], out: View) -> None:
+    for name, view in views.items():
+        same = (view.pointer, view.shape, view.strides) == (out.pointer, out.shape, out.strides)
+        if overlaps(view, out) and not (name == o.over and same):
+            allowed = f", or {o.over} itself as out" if o.over else ""
+            raise InvalidValue(f"out overlaps {name} in memory, which would be overwritten while it is read; pass an out "
+                               f"of its own{allowed}")
+
+
+def _refuse_gradients(name: str, arrays: dict[str, Any]) -> None:
+    """torch's own operators have derivatives, and take our results beneath them."""
+    if any(getattr(x, "requires_grad", False) for x in arrays.values()):
+        from ..calls.eager import refuse_gradients
+
+        refuse_gradients(arrays, f"peakgemm.linalg.{name}")
+
+
+def batch_of(name: str, **operands: Any) -> tuple[int, ...]:
+    """The batch that operands of two dimensions or more broadcast to.
+
+    Raises:
+        InvalidType: no array.
+        InvalidValue: fewer dimensions, or batches that do not match.
+    """
+    batch: tuple[int, ...] = ()
+    for which, x in operands.items():
+        shape = shape_of(name, which, x)
+        mine = shape[:-2]
+        if broadcasts(mine, batch):
+            continue
+        if not broadcasts(batch, mine):
+            wide = max(len(mine), len(batch))
+            left, right = ((1,) * (wide - len(s)) + s for s in (batch, mine))
+            if any(1 not in (x, y) and x != y for x, y in zip(left, right, strict=True)):
+                raise InvalidValue(f"{name}: the batch {mine} of {which} does not broadcast with {batch}; its dimensions "
+                                   "must be equal or 1")
+            batch = tuple(max(x, y) if 0 not in (x, y) else 0 for x, y in zip(left, right, strict=True))
+        else:
+            batch = mine
+    return batch
+
+
+def shape_of(name: str, which: str, x: Any, square: bool = False) -> tuple[int, ...]:
+    """The shape of an operand, a matrix or a batch of them.
+
+    Raises:
+        InvalidType: no array.
+        InvalidValue: fewer than two dimensions; or not square, where that is asked for.
+    """
+    try:
+        shape = tuple(int(size) for size in x.shape)
+    except (AttributeError, TypeError):
+        raise InvalidType(f"{which} is a {type(x).__name__}; {name} takes torch, CuPy, JAX or NumPy arrays") from None
+    if len(shape) < 2:
+        raise InvalidValue(f"{which} has shape {shape}; {name} takes matrices: add a dimension")
+    if square and shape[-1] != shape[-2]:
+        raise InvalidValue(f"{which} has shape {shape}; {name} takes square matrices")
+    return shape

@@ -1,0 +1,181 @@
+"""Symmetric positive definite matrices: factorization, solves, inverse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..calls.request import flag
+from ..errors import InvalidValue, PeakgemmError
+from ..problem import Triangle
+from .blocked import copy_triangle, factor, invert_blocks
+from .blocked import solve as solve_blocks
+from .call import Operation, batch_of, run, shape_of
+from .program import Matrix, Program
+from .symmetric import as_bool, one_sided, transposed, triangle_of
+from .triangular import width_for
+
+_WIDTH = 1024  # of the diagonal blocks whose inverses panels are multiplied with
+
+
+class NotPositiveDefinite(PeakgemmError, np.linalg.LinAlgError):
+    """A matrix has no Cholesky factorization; the message says which, and the order of the leading minor."""
+
+
+def cholesky(a: Any, *, upper: bool = False, out: Any = None, precision: str = "ieee", stream: Any = None) -> Any:
+    """The lower triangular ``L`` with ``L L^T = a``, or with ``upper`` its transpose.
+
+    Waits for the result, to know whether ``a`` is positive definite; `cholesky_ex` does not.
+
+    Args:
+        a: float32, ``(..., N, N)``, symmetric: the lower triangle is read, or with ``upper`` the upper one.
+        out: written, ``(..., N, N)``; it may be ``a`` itself.
+        precision, stream: as for `peakgemm.matmul`.
+
+    Returns:
+        ``out``, or a new array, with zeros in the other triangle.
+
+    Raises:
+        NotPositiveDefinite: a leading minor is not positive, or not a number.
+        InvalidType, InvalidValue, OutOfMemory: as `peakgemm.gemm`; also InvalidValue where ``a`` is not square.
+    """
+    factor, info = cholesky_ex(a, upper=upper, out=out, precision=precision, stream=stream)
+    check_info(info)
+    return factor
+
+
+def cholesky_ex(a: Any, *, upper: bool = False, out: Any = None, precision: str = "ieee",
+                stream: Any = None) -> tuple[Any, Any]:
+    """`cholesky` that does not wait, and raises nothing for an ``a`` that is not positive definite.
+
+    Returns:
+        The factor, and LAPACK's ``info``: int32 of the batch's shape, 0, or the order of the first leading minor that is
+        not positive. The factor of such a matrix is of no use.
+    """
+    upper = as_bool(upper, "upper")
+    shape = shape_of("cholesky", "a", a, square=True)
+
+    def record(program: Program, m: dict[str, Matrix]) -> None:
+        matrix, out = (m["a"].mT, m["out"].mT) if upper else (m["a"], m["out"])
+        factor(program, matrix, out, m["info"], _WIDTH)
+        copy_triangle(program, out, out)
+
+    def on_cpu(a: Any, out: Any) -> Any:
+        return _factor_on_cpu(transposed(a) if upper else a, upper)
+
+    result: tuple[Any, Any] = run(Operation("cholesky", {"a": a}, shape, record, on_cpu, (upper,), "a", info=True, out=out,
+                                            precision=precision, stream=stream))
+    return result
+
+
+def _factor_on_cpu(a: Any, upper: bool) -> tuple[Any, Any]:
+    lower = np.tril(a)
+    full = (lower + np.tril(lower, -1).swapaxes(-1, -2)).reshape(-1, *a.shape[-2:])
+    factors, info = np.zeros_like(full), np.zeros(len(full), np.int32)
+    for i, matrix in enumerate(full):
+        try:
+            factors[i] = np.linalg.cholesky(matrix)
+        except np.linalg.LinAlgError:
+            sizes = range(1, len(matrix) + 1)
+            info[i] = next((n for n in sizes if not np.linalg.eigvalsh(np.float64(matrix[:n, :n]))[0] > 0), len(matrix))
+    factors = factors.reshape(a.shape)
+    return (factors.swapaxes(-1, -2) if upper else factors), info.reshape(a.shape[:-2])
+
+
+def check_info(info: Any) -> None:
+    """Wait for `cholesky_ex`'s ``info``.
+
+    Raises:
+        NotPositiveDefinite: it is not 0 everywhere.
+    """
+    values = np.asarray(info.get() if hasattr(info, "get") else info.cpu() if hasattr(info, "cpu") else info)
+    bad = np.argwhere(values)
+    if len(bad):
+        index = tuple(int(i) for i in bad[0])
+        which = f"matrix {index} of the batch" if index else "the matrix"
+        raise NotPositiveDefinite(f"{which} is not positive definite: its leading minor of order {int(values[index])} is "
+                                  "not positive; add to its diagonal, or use cholesky_ex and read info")
+
+
+def cholesky_solve(b: Any, factor: Any, *, upper: bool = False, out: Any = None, precision: str = "ieee",
+                   stream: Any = None) -> Any:
+    """``x`` with ``a x = b``, given the factor of ``a`` by `cholesky`: the order of arguments is torch's.
+
+    Args:
+        b: float32, ``(..., N, M)``.
+        factor: float32, ``(..., N, N)``; one triangle is read.
+        upper: whether the factor is ``U`` with ``U^T U = a``.
+        out: written; it may be ``b`` itself.
+        precision, stream: as for `peakgemm.matmul`.
+
+    Raises:
+        As `trsm`.
+    """
+    upper = as_bool(upper, "upper")
+    arrays = {"a": factor, "b": b}
+    shape = one_sided("cholesky_solve", arrays, left=True)
+
+    def record(program: Program, m: dict[str, Matrix]) -> None:
+        lower = m["a"].mT if upper else m["a"]
+        inverses = invert_blocks(program, lower, width_for(m["b"].columns))
+        solve_blocks(program, lower, inverses, m["b"], m["out"])
+        solve_blocks(program, lower, inverses, m["out"], m["out"], transposed=True)
+
+    def on_cpu(a: Any, b: Any, out: Any) -> Any:
+        lower = np.float64(triangle_of(a, not upper, upper, False))
+        return np.linalg.solve(lower.swapaxes(-1, -2), np.linalg.solve(lower, b))
+
+    return run(Operation("cholesky_solve", arrays, shape, record, on_cpu, (upper,), "b", out=out, precision=precision,
+                         stream=stream))
+
+
+def cholesky_inverse(factor: Any, *, upper: bool = False, out: Any = None, precision: str = "ieee",
+                     stream: Any = None) -> Any:
+    """The inverse of ``a``, given its factor by `cholesky`; all of it, symmetric.
+
+    Args, raises:
+        As `cholesky_solve`.
+    """
+    upper = as_bool(upper, "upper")
+    shape = shape_of("cholesky_inverse", "factor", factor, square=True)
+
+    def record(program: Program, m: dict[str, Matrix]) -> None:
+        lower = m["factor"].mT if upper else m["factor"]
+        inverse = invert_blocks(program, lower, lower.rows).block(0, lower.rows)
+        program.product(m["out"], inverse.mT, inverse, triangle=Triangle.LOWER)
+        copy_triangle(program, m["out"], m["out"], mirror=True)
+
+    def on_cpu(factor: Any, out: Any) -> Any:
+        lower = np.float64(triangle_of(factor, not upper, upper, False))
+        inverse = np.linalg.inv(lower)
+        return inverse.swapaxes(-1, -2) @ inverse
+
+    return run(Operation("cholesky_inverse", {"factor": factor}, shape, record, on_cpu, (upper,), "", out=out,
+                         precision=precision, stream=stream))
+
+
+def solve(a: Any, b: Any, *, assume_a: str = "pos", upper: bool = False, out: Any = None, precision: str = "ieee",
+          stream: Any = None) -> Any:
+    """``x`` with ``a x = b``, ``a`` symmetric positive definite: the names are those of ``scipy.linalg.solve``.
+
+    Args:
+        a: float32, ``(..., N, N)``; one triangle is read, the lower one, or with ``upper`` the upper one.
+        b: float32, ``(..., N, M)`` or ``(N,)``.
+        assume_a: ``"pos"``.
+        out: written; it may be ``b`` itself.
+        precision, stream: as for `peakgemm.matmul`.
+
+    Raises:
+        NotPositiveDefinite: as `cholesky`, whose wait this has.
+        InvalidValue: another ``assume_a``, or as `trsm`.
+    """
+    if assume_a not in ("pos", "positive definite"):
+        raise InvalidValue(f"assume_a = {assume_a!r}: peakgemm.linalg solves positive definite systems; pass assume_a='pos'"
+                           ", or use your library's solver")
+    factor = cholesky(a, upper=upper, precision=precision, stream=stream)
+    if getattr(b, "ndim", 2) == 1:
+        column = cholesky_solve(b[:, None], factor, upper=upper, out=None if out is None else out[:, None],
+                                precision=precision, stream=stream)
+        return column[:, 0] if out is None else out
+    return cholesky_solve(b, factor, upper=upper, out=out, precision=precision, stream=stream)

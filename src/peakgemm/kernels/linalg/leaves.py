@@ -97,14 +97,22 @@ def substitute(arch: str, size: int, columns: int, matrix: Strides, right: Strid
     return _launch("substitute", arch, count * _tiles(columns), "9q6i", *values)
 
 
+def recipes(arch: str) -> list[Recipe]:
+    """Of all these kernels, which are the same whatever the sizes."""
+    return [_recipe(name, arch) for name in ("triangle", "cholesky_block", "invert_block", "growth", "substitute")]
+
+
 def _launch(name: str, arch: str, blocks: int, layout: str, *values: Strides | float, shared_bytes: int = 0) -> Launch:
     """The launch of ``NAME.cu``, whose struct has ``values``: strides first."""
     _require(1 <= blocks <= MAX_BLOCKS, f"linalg_{name}: {blocks} thread blocks; give a batch and sizes that need "
                                         f"1 to {MAX_BLOCKS}")
-    file = source.KERNELS / "linalg" / f"{name}.cu"
-    recipe = Recipe(text_of(file), f"linalg_{name}", architecture(arch).name, {}, file.name)
     flat = [part for value in values for part in (astuple(value) if isinstance(value, Strides) else (value,))]
-    return Launch(recipe, blocks, _THREADS, pack(f"<{layout}", *flat), shared_bytes)
+    return Launch(_recipe(name, arch), blocks, _THREADS, pack(f"<{layout}", *flat), shared_bytes)
+
+
+def _recipe(name: str, arch: str) -> Recipe:
+    file = source.KERNELS / "linalg" / f"{name}.cu"
+    return Recipe(text_of(file), f"linalg_{name}", architecture(arch).name, {}, file.name)
 
 
 def _tiles(size: int) -> int:

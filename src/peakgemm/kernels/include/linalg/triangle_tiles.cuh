@@ -43,7 +43,7 @@ __device__ __forceinline__ void load_triangle(const float* from, const Strides& 
   const Position here = s.position(threadIdx.x / 32, threadIdx.x % 32), step = s.position(WARPS, 0);
   const float* const mine = from + s.at(here.r, here.c);
   const long long next = s.at(step.r, step.c);
-#pragma unroll
+#pragma unroll 1
   for (int first = 0; first < SLOTS; first += HALF) {
     float values[HALF][LINES];
 #pragma unroll
@@ -173,6 +173,7 @@ __device__ __forceinline__ void store_zeros(float* to, const Strides& s, int n, 
                                             Workers workers) {
   const int lines = s.along_rows() ? columns : n, length = s.along_rows() ? n : columns;
   for (int line = workers.warp; line < lines; line += workers.warps)
+#pragma unroll 1
     for (int i = this_lane(); i < length; i += 32) {
       const auto [r, c] = s.position(line, i);
       if (c < left || c >= left + min(n, TILE * (r / TILE + 1))) to[s.at(r, c)] = 0.0f;

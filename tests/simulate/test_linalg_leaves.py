@@ -98,12 +98,12 @@ def test_cholesky_block_of_matrices_that_are_not_positive_definite() -> None:
     batch[2] = np.outer(np.ones(n), np.ones(n))     # semidefinite, and exactly so in FP32
     batch[3, 69, 69] = 0
     batch[4, 10, 10] = batch[4, 69, 69] = -1        # the first counts
-    matrix, inverse = Matrices(batch), Matrices(np.full((6, n, n), SENTINEL))
+    matrix, inverse = Matrices(batch), Matrices(np.full((6, n, n + 9), SENTINEL))
     info = np.array([0, 0, 0, 0, 0, 7], np.int32)
-    launch(leaves.cholesky_block("sm_90", n, matrix.strides, matrix.strides, inverse.strides, 6, first=128),
+    launch(leaves.cholesky_block("sm_90", n, matrix.strides, matrix.strides, inverse.strides, 6, first=128, columns=n + 9),
            a=matrix.memory, c0=info, c=matrix.memory, workspace=inverse.memory)
     assert info.tolist() == [128 + 41, 128 + 4, 128 + 2, 128 + 70, 128 + 11, 7]
-    assert (matrix.values[5] == batch[5]).all() and (inverse.values[5] == SENTINEL).all()
+    assert (matrix.values[5] == batch[5]).all() and (inverse.values[5, :, :n] == SENTINEL).all()
 
 
 @pytest.mark.parametrize("scale", [2.0**-126, 2.0**100])

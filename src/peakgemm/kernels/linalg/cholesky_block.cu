@@ -1,4 +1,5 @@
-// The Cholesky factor of up to 128 rows, and its inverse: a block has one matrix of the batch.
+// The Cholesky factor of up to 128 rows, and its inverse: a block has one matrix of the batch, and
+// `fillers` more blocks store the zeros beside its inverse.
 //
 // Idea: the matrix stays in shared memory; what limits a block is not its arithmetic (0.7 million FMAs, some 3 us of an
 // SM) but the chain of 128 pivots, each from the one before. So one warp factors a diagonal tile of 32 columns, a row a
@@ -11,15 +12,15 @@
 //
 // A: the matrix, whose strict upper triangle is not read. C: the factor, zeros above it; it may be A. The workspace:
 // rows of the inverse, from their first column; the inverse begins at column `left`, zeros are beside. C0: LAPACK's
-// info, an int32 for each matrix: where it is not 0 at the start nothing is done; it becomes the order of the leading
-// minor that is not positive definite, `first` included, and what is then in both outputs is undefined.
+// info, an int32 for each matrix: where it is not 0 at the start nothing is factored; it becomes the order of the
+// leading minor that is not positive definite, `first` included, and what is then in both outputs is undefined.
 
 #include "include/linalg/triangle_tiles.cuh"
 #include "include/ptx/dependents.cuh"
 
 struct CholeskyBlock {
   Strides matrix, factor, inverse;
-  int n, first, left, columns;
+  int n, first, left, columns, fillers, unused;
 };
 
 // Factors a symmetric tile in its slot, by one warp, and stores the factor's diagonal. The first column whose pivot is
@@ -63,13 +64,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3)
 linalg_cholesky_block(const float* A, const float* B, const float* C0, float* C, char* workspace,
                       const __grid_constant__ CholeskyBlock s) {
   const int warp = threadIdx.x / 32, blocks = (s.n + TILE - 1) / TILE;
-  float* const factor = C + blockIdx.x * s.factor.batch;
-  float* const rows = reinterpret_cast<float*>(workspace) + blockIdx.x * s.inverse.batch;
+  const int batch = blockIdx.x / (1 + s.fillers), filler = blockIdx.x % (1 + s.fillers);
+  float* const factor = C + batch * s.factor.batch;
+  float* const rows = reinterpret_cast<float*>(workspace) + batch * s.inverse.batch;
   float* const inverse = rows + s.left * s.inverse.column;
-  int* const info = reinterpret_cast<int*>(const_cast<float*>(C0)) + blockIdx.x;
+  int* const info = reinterpret_cast<int*>(const_cast<float*>(C0)) + batch;
   previous_kernel_has_ended();
+  if (filler > 0) {
+    const Workers workers = {WARPS * (filler - 1) + warp, WARPS * s.fillers};
+    store_zeros_beside(rows, s.inverse, s.n, s.left, s.columns, workers);
+    return;
+  }
   if (*info != 0) return;
-  load_triangle(A + blockIdx.x * s.matrix.batch, s.matrix, s.n, false, false);
+  load_triangle(A + batch * s.matrix.batch, s.matrix, s.n, false, false);
   __syncthreads();  // which also comes between all reads of info and its being written
   for (int j = 0; j <= blocks; ++j) {
     const bool factors = j < blocks;  // else all that is left is to store the last panel
@@ -84,8 +91,8 @@ linalg_cholesky_block(const float* A, const float* B, const float* C0, float* C,
       const int failed = factor_tile(slot(j, j), factor + s.factor.at(from, from), step, s.n - from);
       if (failed < TILE && threadIdx.x == 0 && *info == 0) *info = s.first + from + failed + 1;
     } else if (j == 0) {
-      store_zeros(factor, s.factor, s.n, 0, s.n, workers);
-      store_zeros(rows, s.inverse, s.n, s.left, s.columns, workers);
+      store_zeros(factor, s.factor, s.n, blocks, workers);
+      store_zeros(inverse, s.inverse, s.n, blocks, workers);
     } else {
       update(j - 1, blocks, false, workers);
       store_panel(factor, inverse, s, j - 1, blocks, workers);

@@ -20,6 +20,7 @@ from ..recipe import Recipe, text_of
 
 BLOCK = 128     # rows that a thread block factors or inverts
 _TILE, _THREADS = 32, 256
+_FILLERS = 4  # thread blocks that store zeros beside a block of an inverse
 _TILE_BYTES = 4 * _TILE * _TILE
 _BLOCK_BYTES = (10 + 4) * _TILE_BYTES  # of a triangle of BLOCK rows, and of a panel (include/linalg/triangle_tiles.cuh)
 
@@ -53,12 +54,14 @@ def cholesky_block(arch: str, n: int, matrix: Strides, factor: Strides, inverse:
 
     The workspace: ``n`` rows, from their first column, that get the inverse of the
     factor behind ``left`` zeros, and zeros behind that up to ``columns``.
-    C0: an int32 for each matrix, LAPACK's info. Nothing is done for a matrix whose info is not 0. Where a leading minor
-    is not positive definite, info becomes ``first`` plus its order, and what both outputs then hold is undefined.
+    C0: an int32 for each matrix, LAPACK's info. A matrix whose info is not 0 is left alone. Where a leading minor is
+    not positive definite, info becomes ``first`` plus its order, and what both outputs then hold is undefined.
     """
     _require(1 <= n <= BLOCK, f"a block of {n} rows; give 1 to {BLOCK}")
-    values = matrix, factor, inverse, n, first, left, max(columns, left + n)
-    return _launch("cholesky_block", arch, count, "9q4i", *values, shared_bytes=_BLOCK_BYTES)
+    columns = max(columns, left + n)
+    fillers = _FILLERS if columns > n else 0
+    values = matrix, factor, inverse, n, first, left, columns, fillers, 0
+    return _launch("cholesky_block", arch, count * (1 + fillers), "9q6i", *values, shared_bytes=_BLOCK_BYTES)
 
 
 def invert_block(arch: str, n: int, size: int, matrix: Strides, count: int, *, unit: bool = False) -> Launch:
@@ -69,8 +72,9 @@ def invert_block(arch: str, n: int, size: int, matrix: Strides, count: int, *, u
     """
     _require(size > 0 and size % BLOCK == 0, f"inverses of {size} rows; give a multiple of {BLOCK}")
     blocks = -(-n // BLOCK)
-    values = matrix, n, size, unit, blocks
-    return _launch("invert_block", arch, count * blocks, "3q4i", *values, shared_bytes=_BLOCK_BYTES)
+    fillers = _FILLERS if size > min(n, BLOCK) else 0
+    values = matrix, n, size, unit, blocks, fillers, 0
+    return _launch("invert_block", arch, count * blocks * (1 + fillers), "3q6i", *values, shared_bytes=_BLOCK_BYTES)
 
 
 def growth(arch: str, n: int, size: int, matrix: Strides, count: int, bound: float, *,

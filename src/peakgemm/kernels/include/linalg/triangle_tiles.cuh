@@ -32,6 +32,12 @@ __device__ __forceinline__ void load_row(float (&x)[TILE], const float* tile, in
     x[4 * quad] = v.x, x[4 * quad + 1] = v.y, x[4 * quad + 2] = v.z, x[4 * quad + 3] = v.w;
   }
 }
+__device__ __forceinline__ void store_row(float* tile, int row, const float (&x)[TILE]) {
+#pragma unroll
+  for (int quad = 0; quad < TILE / 4; ++quad)
+    *reinterpret_cast<float4*>(tile + quad_at(row, quad)) =
+        make_float4(x[4 * quad], x[4 * quad + 1], x[4 * quad + 2], x[4 * quad + 3]);
+}
 __device__ __forceinline__ float* slot(int i, int j) { return tiles + (i * (i + 1) / 2 + j) * TILE_FLOATS; }
 __device__ __forceinline__ float* panel(int block) { return tiles + (SLOTS + block) * TILE_FLOATS; }
 
@@ -77,48 +83,48 @@ __device__ __forceinline__ void solve_block(int block, int j, bool solved) {
   const int lane = this_lane();
   float x[TILE];
   load_row(x, block > j ? slot(block, j) : slot(j, block), lane);
+  if (block > j && solved) {
+    store_row(panel(block), lane, x);
+    return;
+  }
   if (block == j)
 #pragma unroll
     for (int k = 0; k < TILE; ++k) x[k] = k == lane;
-  if (block <= j || !solved) {
-    const float* const corner = slot(j, j);
+  const float* const corner = slot(j, j);
 #pragma unroll
-    for (int t = 0; t < TILE; ++t)
+  for (int t = 0; t < TILE; ++t)
 #pragma unroll
-      for (int quad = t / 4; quad < TILE / 4; ++quad) {
-        const float4 v = load_quad(corner, t, quad);  // the same for all lanes
-        const float column[4] = {v.x, v.y, v.z, v.w};
-        if (quad == t / 4) x[t] *= column[t % 4];
+    for (int quad = t / 4; quad < TILE / 4; ++quad) {
+      const float4 v = load_quad(corner, t, quad);  // the same for all lanes
+      const float column[4] = {v.x, v.y, v.z, v.w};
+      if (quad == t / 4) x[t] *= column[t % 4];
 #pragma unroll
-        for (int e = 0; e < 4; ++e)
-          if (4 * quad + e > t) x[4 * quad + e] = fmaf(-x[t], column[e], x[4 * quad + e]);
-      }
-  }
-  const int row = this_lane();
-#pragma unroll
-  for (int quad = 0; quad < TILE / 4; ++quad)
-    *reinterpret_cast<float4*>(panel(block) + quad_at(row, quad)) =
-        make_float4(x[4 * quad], x[4 * quad + 1], x[4 * quad + 2], x[4 * quad + 3]);
+      for (int e = 0; e < 4; ++e)
+        if (4 * quad + e > t) x[4 * quad + e] = fmaf(-x[t], column[e], x[4 * quad + e]);
+    }
+  store_row(panel(block), this_lane(), x);
 }
 
 // Rows of a tile lose `left` times `right` transposed, by one warp, M x N elements a lane: rows first_row ... + M N -
 // 1. Products are added up from zero, so that few sums are rounded at the size of large elements. `fresh`: the rows
-// have been zeros.
+// have been zeros. What lanes add to permuted quads are constants: first_row is a multiple of M N, so nothing is
+// carried.
 template <int M, int N>
 __device__ __forceinline__ void subtract_product(float* tile, const float* left, const float* right, int first_row,
                                                  bool fresh) {
   constexpr int COLUMNS = TILE / N, ROWS = 32 / COLUMNS;  // of lanes; a lane's elements are as far apart
   const int lane = this_lane(), r = first_row + lane / COLUMNS, c = lane % COLUMNS;
+  const auto load = [](const float* row, int quad) { return *reinterpret_cast<const float4*>(row + 4 * quad); };
   constexpr int UNROLLED = M * N > 4 ? 1 : 4;  // by registers
   float sum[M][N] = {};
 #pragma unroll UNROLLED
   for (int quad = 0; quad < TILE / 4; ++quad) {
     float4 a[M];
 #pragma unroll
-    for (int m = 0; m < M; ++m) a[m] = load_quad(left, r + ROWS * m, quad);
+    for (int m = 0; m < M; ++m) a[m] = load(left + TILE * (r + ROWS * m), quad ^ (r & 7) ^ (ROWS * m & 7));
 #pragma unroll
     for (int n = 0; n < N; ++n) {
-      const float4 b = load_quad(right, c + COLUMNS * n, quad);
+      const float4 b = load(right + TILE * (c + COLUMNS * n), quad ^ (c & 7));
 #pragma unroll
       for (int m = 0; m < M; ++m) {
         sum[m][n] = fmaf(a[m].x, b.x, sum[m][n]);
@@ -128,11 +134,12 @@ __device__ __forceinline__ void subtract_product(float* tile, const float* left,
       }
     }
   }
+  const int first = 4 * (c / 4 ^ (r & 7)) + c % 4;
 #pragma unroll
   for (int m = 0; m < M; ++m)
 #pragma unroll
     for (int n = 0; n < N; ++n) {
-      float& element = tile[at(r + ROWS * m, c + COLUMNS * n)];
+      float& element = tile[TILE * (r + ROWS * m) + (first ^ 4 * (COLUMNS / 4 * n ^ (ROWS * m & 7)))];
       element = (fresh ? 0.0f : element) - sum[m][n];
     }
 }
@@ -154,13 +161,19 @@ __device__ __forceinline__ void update(int j, int blocks, bool factored, Workers
 // Tile (i, j) of a lower triangle to global memory, zeros above the diagonal; of L's the diagonal is left out.
 __device__ __forceinline__ void store_tile(float* to, const Strides& s, int n, int i, int j, const float* tile,
                                            bool transposed, bool diagonal, Workers workers) {
-  const int lane = this_lane();
-  for (int line = workers.warp; line < TILE; line += workers.warps) {
-    const auto [r, c] = s.position(line, lane);
-    const int row = TILE * i + r, column = TILE * j + c;
-    if (row < n && column < n && (row != column || diagonal))
-      to[s.at(row, column)] = row < column ? 0.0f : tile[transposed ? at(c, r) : at(r, c)];
-  }
+  const Position here = s.position(workers.warp, this_lane()), step = s.position(workers.warps, 0);
+  const long long next = s.at(step.r, step.c);
+  to += s.at(TILE * i + here.r, TILE * j + here.c);
+  const int rows = n - TILE * i, columns = i > j ? TILE : n - TILE * j;
+  for (int r = here.r, c = here.c; max(r, c) < TILE; r += step.r, c += step.c, to += next)
+    if (r < rows && c < columns && (i > j || r != c || diagonal))
+      *to = i < j || (i == j && r < c) ? 0.0f : tile[transposed ? at(c, r) : at(r, c)];
+}
+
+// Tiles above the diagonal, zeros.
+__device__ __forceinline__ void store_zeros(float* to, const Strides& s, int n, int blocks, Workers workers) {
+  for (int j = 1; j < blocks; ++j)
+    for (int i = 0; i < j; ++i) store_tile(to, s, n, i, j, tiles, false, true, workers);
 }
 
 // Row block j of the inverse, which is X's panel j transposed.
@@ -168,14 +181,13 @@ __device__ __forceinline__ void store_inverse(float* to, const Strides& s, int n
   for (int block = 0; block <= j; ++block) store_tile(to, s, n, j, block, panel(block), true, true, workers);
 }
 
-// Zeros where no tile is stored: in n rows of `columns`, before `left` and behind the tile on the diagonal.
-__device__ __forceinline__ void store_zeros(float* to, const Strides& s, int n, int left, int columns,
-                                            Workers workers) {
-  const int lines = s.along_rows() ? columns : n, length = s.along_rows() ? n : columns;
+// Zeros in n rows of `columns`, but for the n columns behind `left`.
+__device__ __forceinline__ void store_zeros_beside(float* to, const Strides& s, int n, int left, int columns,
+                                                   Workers workers) {
+  const int beside = columns - n, lines = s.along_rows() ? beside : n, length = s.along_rows() ? n : beside;
   for (int line = workers.warp; line < lines; line += workers.warps)
-#pragma unroll 1
-    for (int i = this_lane(); i < length; i += 32) {
+    for (int i = threadIdx.x % 32; i < length; i += 32) {
       const auto [r, c] = s.position(line, i);
-      if (c < left || c >= left + min(n, TILE * (r / TILE + 1))) to[s.at(r, c)] = 0.0f;
+      to[s.at(r, c < left ? c : c + n)] = 0.0f;
     }
 }

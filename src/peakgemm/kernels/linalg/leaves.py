@@ -20,6 +20,7 @@ from ..recipe import Recipe, text_of
 
 BLOCK = 128     # rows that a thread block factors or inverts
 _TILE, _THREADS = 32, 256
+_FILLERS = 8  # thread blocks that store zeros beside a block of an inverse
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,10 @@ def cholesky_block(arch: str, n: int, matrix: Strides, factor: Strides, inverse:
     not positive definite, info becomes ``first`` plus its order, and what both outputs then hold is undefined.
     """
     _require(1 <= n <= BLOCK, f"a block of {n} rows; give 1 to {BLOCK}")
-    values = matrix, factor, inverse, n, first, left, max(columns, left + n)
-    return _launch("cholesky_block", arch, count, "9q4i", *values)
+    columns = max(columns, left + n)
+    fillers = _FILLERS if columns > n else 0
+    values = matrix, factor, inverse, n, first, left, columns, count, 0
+    return _launch("cholesky_block", arch, count * (1 + fillers), "9q6i", *values)
 
 
 def invert_block(arch: str, n: int, size: int, matrix: Strides, count: int, *, unit: bool = False) -> Launch:
@@ -67,8 +70,9 @@ def invert_block(arch: str, n: int, size: int, matrix: Strides, count: int, *, u
     """
     _require(size > 0 and size % BLOCK == 0, f"inverses of {size} rows; give a multiple of {BLOCK}")
     blocks = -(-n // BLOCK)
-    values = matrix, n, size, unit, blocks
-    return _launch("invert_block", arch, count * blocks, "3q4i", *values)
+    fillers = _FILLERS if size > min(n, BLOCK) else 0
+    values = matrix, n, size, unit, blocks, count * blocks, 0
+    return _launch("invert_block", arch, count * blocks * (1 + fillers), "3q6i", *values)
 
 
 def growth(arch: str, n: int, size: int, matrix: Strides, count: int, bound: float, *,

@@ -24,8 +24,10 @@ linalg_cholesky_block(const float* A, const float* B, const float* C0, float* C,
   previous_kernel_has_ended();
   next_kernel_may_start();
   if (blockIdx.x >= s.count) {
-    const int number = blockIdx.x / s.count - 1, blocks = gridDim.x / s.count - 1;
-    zero_beside(rows + blockIdx.x % s.count * s.inverse.batch, s.inverse, s.n, s.left, s.columns, number, blocks);
+    const int fillers = gridDim.x / s.count - 1, width = (s.columns + fillers - 1) / fillers;
+    const int from = (blockIdx.x / s.count - 1) * width;
+    float* const to = rows + blockIdx.x % s.count * s.inverse.batch + s.inverse.at(0, from);
+    zero_beside(to, s.inverse, s.n, s.left - from, min(width, s.columns - from));
     return;
   }
   if (*info != 0) return;

@@ -25,7 +25,8 @@ linalg_invert_block(const float* A, const float* B, const float* C0, float* C, c
   previous_kernel_has_ended();
   next_kernel_may_start();
   if (turn > 0) {
-    zero_beside(to, rows, n, left, s.size, turn - 1, gridDim.x / s.count - 1);
+    const int fillers = gridDim.x / s.count - 1, width = (s.size + fillers - 1) / fillers, from = (turn - 1) * width;
+    zero_beside(to + from, rows, n, left - from, min(width, s.size - from));
     return;
   }
   eliminate<false>({A + batch * s.matrix.batch + s.matrix.at(first, first), nullptr, to + left, s.matrix, rows, rows, n,

@@ -141,13 +141,14 @@ __device__ __forceinline__ int eliminate(const Elimination& e, Shared& shared) {
   return failed;
 }
 
-// Zeros in `rows` rows of `columns`, but for as many columns as rows behind `left`, by the block `number` of `blocks`.
-__device__ __forceinline__ void zero_beside(float* to, const Strides& s, int rows, int left, int columns, int number,
-                                            int blocks) {
-  const int length = s.along_rows() ? rows : columns;
+// Zeros in `rows` rows of `columns`, but for as many columns as rows behind `left`.
+__device__ __forceinline__ void zero_beside(float* to, const Strides& s, int rows, int left, int columns) {
+  const bool along_rows = s.along_rows();
+  const int length = along_rows ? rows : columns;
 #pragma unroll 1
-  for (int i = THREADS * number + threadIdx.x; i < rows * columns; i += THREADS * blocks) {
-    const auto [r, c] = s.position(i / length, i % length);
+  for (int i = threadIdx.x; i < rows * columns; i += THREADS) {
+    const int line = i / length, inside = i - line * length;
+    const int r = along_rows ? inside : line, c = along_rows ? line : inside;
     if (c < left || c >= left + rows) to[s.at(r, c)] = 0.f;
   }
 }

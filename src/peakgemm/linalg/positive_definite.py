@@ -16,8 +16,6 @@ from .program import Matrix, Program
 from .symmetric import as_bool, one_sided, transposed, triangle_of
 from .triangular import width_for
 
-_WIDTH = 1024  # of the diagonal blocks whose inverses panels are multiplied with
-
 
 class NotPositiveDefinite(PeakgemmError, np.linalg.LinAlgError):
     """A matrix has no Cholesky factorization; the message says which, and the order of the leading minor."""
@@ -58,7 +56,7 @@ def cholesky_ex(a: Any, *, upper: bool = False, out: Any = None, precision: str 
 
     def record(program: Program, m: dict[str, Matrix]) -> None:
         matrix, out = (m["a"].mT, m["out"].mT) if upper else (m["a"], m["out"])
-        factor(program, matrix, out, m["info"], _WIDTH)
+        factor(program, matrix, out, m["info"])
         if out.rows > LEAF:  # else there are zeros above already
             copy_triangle(program, out, out)
 

@@ -46,20 +46,16 @@ def triangle(arch: str, rows: int, columns: int, source: Strides, target: Stride
     return _launch("triangle", arch, blocks, "6q4i", source, target, rows, columns, unit, mirror)
 
 
-def cholesky_block(arch: str, n: int, matrix: Strides, factor: Strides, inverse: Strides, count: int, *, first: int = 0,
-                   left: int = 0, columns: int = 0) -> Launch:
+def cholesky_block(arch: str, n: int, matrix: Strides, factor: Strides, inverse: Strides, count: int, *,
+                   first: int = 0) -> Launch:
     """C := the Cholesky factor of A, ``n`` <= `BLOCK` rows, whose lower triangle is read; zeros above it. C may be A.
 
-    The workspace: ``n`` rows, from their first column, that get the inverse of the factor behind ``left`` zeros, and
-    zeros behind that up to ``columns``.
+    The workspace: the inverse of the factor, zeros above it.
     C0: an int32 for each matrix, LAPACK's info. A matrix whose info is not 0 is left alone. Where a leading minor is
     not positive definite, info becomes ``first`` plus its order, and what both outputs then hold is undefined.
     """
     _require(1 <= n <= BLOCK, f"a block of {n} rows; give 1 to {BLOCK}")
-    columns = max(columns, left + n)
-    fillers = _FILLERS if columns > n else 0
-    values = matrix, factor, inverse, n, first, left, columns, count, 0
-    return _launch("cholesky_block", arch, count * (1 + fillers), "9q6i", *values)
+    return _launch("cholesky_block", arch, count, "9q2i", matrix, factor, inverse, n, first)
 
 
 def invert_block(arch: str, n: int, size: int, matrix: Strides, count: int, *, unit: bool = False) -> Launch:

@@ -15,24 +15,36 @@
 constexpr int ROWS = 128, STEP = 8, SIDE = ROWS / STEP, THREADS = SIDE * SIDE;
 constexpr int PITCH = STEP + 4;  // of a panel's rows: eight lanes that read quads of neighbouring rows have all banks
 
+// Eight columns of all rows, rows side by side. After eight rows there is a gap, so that the owners of four blocks below
+// each other store to different banks.
+struct Columns {
+  float words[SIDE * (STEP * PITCH + 4)];
+
+  __device__ __forceinline__ float* row(int r) { return words + r * PITCH + r / STEP * 4; }
+};
+
 struct Shared {
-  float given[ROWS][PITCH];  // of eight columns what the matrix has,
-  float panel[ROWS][PITCH];  // and what has been added to that
+  Columns given, panel;          // what the matrix has, and what has been added to that
   float solved[STEP][ROWS + 4];  // so that four rows of eight columns lie in all banks
   float corner[STEP][STEP];      // L's own rows of these columns
 };
 
-// Of eight columns of ROWS rows, the element that a thread moves in round `i`: neighbours are neighbours in memory.
-struct Element {
-  int row, column;
+// The elements of eight columns of ROWS rows that a thread moves: neighbours are neighbours in memory. One behind the
+// other they are `down` rows and `right` columns apart.
+constexpr int EACH = ROWS * STEP / THREADS;
+struct Mine {
+  int row, column, down, right;
+  long long begin, apart;  // elements from the matrix's first to this thread's, and from one of these to the next
 
-  __device__ __forceinline__ Element(int i, bool along_rows) {
-    const int number = threadIdx.x + i * THREADS;
-    row = along_rows ? number % ROWS : number / STEP;
-    column = along_rows ? number / ROWS : number % STEP;
+  __device__ __forceinline__ Mine(const Strides& s, bool along_rows) {
+    row = along_rows ? threadIdx.x % ROWS : threadIdx.x / STEP;
+    column = along_rows ? threadIdx.x / ROWS : threadIdx.x % STEP;
+    down = along_rows ? 0 : THREADS / STEP;
+    right = along_rows ? THREADS / ROWS : 0;
+    begin = s.at(row, column);
+    apart = s.at(down, right);
   }
 };
-constexpr int EACH = ROWS * STEP / THREADS;
 
 // Where a thread's 8 x 8 elements begin. A warp has 4 x 8 of them, so that whole warps have nothing left to do early.
 __device__ __forceinline__ int block_row() { return threadIdx.x / 64 * 4 + threadIdx.x % 32 / 8; }
@@ -47,36 +59,25 @@ struct Elimination {
   bool unit;
 };
 
-// All threads: eight columns of the factor, and eight rows of the inverse, with zeros on their other sides.
-__device__ __forceinline__ void store(const Elimination& e, const Shared& shared, int first, bool factor) {
-#pragma unroll
-  for (int i = 0; i < EACH; ++i) {
-    const Element x(i, e.inverse_strides.row != 1), y(i, e.factor_strides.along_rows());
-    if (x.row < e.n && first + x.column < e.n)
-      e.inverse[e.inverse_strides.at(first + x.column, x.row)] =
-          x.row <= first + x.column ? shared.solved[x.column][x.row] : 0.f;
-    if (!factor || y.row >= e.n || first + y.column >= e.n) continue;
-    const int inside = y.row - first;
-    e.factor[e.factor_strides.at(y.row, first + y.column)] =
-        inside < y.column ? 0.f : inside < STEP ? shared.corner[inside][y.column] : shared.solved[y.column][y.row];
-  }
-}
-
 // The order of the leading minor that is not positive definite, or 0; to threads 0 ... 127.
 template <bool FACTOR>
 __device__ __forceinline__ int eliminate(const Elimination& e, Shared& shared) {
   const int thread = threadIdx.x, down = block_row(), right = block_column();
   float s[STEP][STEP] = {}, next[EACH];
+  const Mine from(e.from_strides, e.from_strides.along_rows()), to(e.factor_strides, e.factor_strides.along_rows());
+  const Mine turned({e.inverse_strides.column, e.inverse_strides.row, 0}, e.inverse_strides.column == 1);
+  const float* source = e.from + from.begin;
+  float *factor = e.factor + to.begin, *inverse = e.inverse + turned.begin;
   // Eight columns, one step ahead; above the diagonal are zeros of X, rows behind the last are those of an identity.
   auto load = [&](int first) {
+    const float* at = source;
 #pragma unroll
-    for (int i = 0; i < EACH; ++i) {
-      const Element x(i, e.from_strides.along_rows());
-      const int column = first + x.column;
-      next[i] = x.row == column;
-      if (x.row < e.n && column <= x.row && !(e.unit && x.row == column))
-        next[i] = e.from[e.from_strides.at(x.row, column)];
+    for (int i = 0; i < EACH; ++i, at += from.apart) {
+      const int row = from.row + i * from.down, column = first + from.column + i * from.right;
+      next[i] = row == column;
+      if (row < e.n && column <= row && !(e.unit && row == column)) next[i] = *at;
     }
+    source += STEP * e.from_strides.column;
   };
   load(0);
   int failed = 0;
@@ -88,13 +89,11 @@ __device__ __forceinline__ int eliminate(const Elimination& e, Shared& shared) {
       for (int i = 0; i < STEP; ++i)
 #pragma unroll
         for (int j = 0; j < STEP; j += 4)
-          *reinterpret_cast<float4*>(&shared.panel[down * STEP + i][j]) =
+          *reinterpret_cast<float4*>(shared.panel.row(down * STEP + i) + j) =
               make_float4(s[i][j], s[i][j + 1], s[i][j + 2], s[i][j + 3]);
 #pragma unroll
-    for (int i = 0; i < EACH; ++i) {
-      const Element x(i, e.from_strides.along_rows());
-      shared.given[x.row][x.column] = next[i];
-    }
+    for (int i = 0; i < EACH; ++i)
+      shared.given.row(from.row + i * from.down)[from.column + i * from.right] = next[i];
     load(first + STEP);
     __syncthreads();
     // Rows of X up to these columns', and of L behind; then, of FACTOR, L's own rows of these columns.
@@ -102,8 +101,8 @@ __device__ __forceinline__ int eliminate(const Elimination& e, Shared& shared) {
       const int row = thread < ROWS ? thread : first + thread - ROWS;
       float d[STEP][STEP], v[STEP];
       auto sum = [&](int r, int j) {
-        const float4 x = *reinterpret_cast<const float4*>(&shared.given[r][j]);
-        const float4 y = *reinterpret_cast<const float4*>(&shared.panel[r][j]);
+        const float4 x = *reinterpret_cast<const float4*>(shared.given.row(r) + j);
+        const float4 y = *reinterpret_cast<const float4*>(shared.panel.row(r) + j);
         return make_float4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w);
       };
 #pragma unroll
@@ -144,9 +143,22 @@ __device__ __forceinline__ int eliminate(const Elimination& e, Shared& shared) {
         (thread < ROWS ? shared.solved[j][row] : shared.corner[row - first][j]) = v[j];
     }
     __syncthreads();
-    store(e, shared, first, FACTOR);
+    // Of the factor these columns, of the inverse these rows, zeros on the other sides of their diagonals.
+    float *down_factor = factor, *along_inverse = inverse;
+#pragma unroll
+    for (int i = 0; i < EACH; ++i, down_factor += to.apart, along_inverse += turned.apart) {
+      const int row = turned.row + i * turned.down, column = turned.column + i * turned.right;
+      const float x = shared.solved[column][row];
+      if (row < e.n && first + column < e.n) *along_inverse = row <= first + column ? x : 0.f;
+      if (!FACTOR) continue;
+      const int r = to.row + i * to.down, c = to.column + i * to.right;
+      const float l = r / STEP == step ? shared.corner[r % STEP][c] : shared.solved[c][r];
+      if (r < e.n && first + c < e.n) *down_factor = r >= first + c ? l : 0.f;
+    }
+    factor += STEP * e.factor_strides.column;
+    inverse += STEP * e.inverse_strides.row;
     if (right > step && ((FACTOR && down >= right) || down <= step))
-#pragma unroll 2
+#pragma unroll 4
       for (int k = 0; k < STEP; ++k) {
         float a[STEP], b[STEP];
 #pragma unroll

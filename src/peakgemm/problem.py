@@ -111,9 +111,10 @@ class Problem:
     ``c0`` gives the row and column strides of the matrix that beta scales (0 broadcasts);
     None: it is C itself. ``batch`` repeats the product. The kernels of the ladder take
     neither: see `is_plain`. ``trans_c``: C is stored as ``(N, M)``, ``ldc`` elements from n to n; so
-    `turned` asks for C^T, which some tensor-core kernels compute. ``triangle``: what is computed and written of a square
-    C. ``one_operand``: op(B) is op(A)^T, the same memory, which kernels that split operands before split once.
-    ``sparse``: sums of few terms, as of triangular operands, need not be as exact as FP32's; tensor cores may have them.
+    `turned` asks for C^T, which some tensor-core kernels compute. ``triangle``: what is computed and written of a
+    square C. ``one_operand``: op(B) is op(A)^T, the same memory, which kernels that split operands before split once.
+    ``sparse``: sums of few terms, as of triangular operands, need not be as exact as FP32's; tensor cores may
+    have them.
 
     Raises:
         InvalidValue: a negative size, a size above 2**31 - 1024, a leading

@@ -1,20 +1,21 @@
 """Blocked algorithms of triangular matrices, recorded as steps of a program: diagonal blocks are inverted by small
 kernels, and all else is products.
 
-Every function takes lower triangles. An upper one is the transpose of a lower one, and a solve from the right that of the
-transposed system: callers pass transposed matrices.
+Every function takes lower triangles. An upper one is the transpose of a lower one, and a solve from the right that of
+the transposed system: callers pass transposed matrices.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from ..kernels.linalg import leaves
 from ..problem import Triangle
 from .program import Matrix, Program
 
 LEAF = 128  # rows and columns that one thread block factors or inverts
-_GROUP = 512  # columns of a factorization after which all that are left are brought up to date
+_SQUARE = 1024  # columns whose square on the diagonal is a product of its own: half of it is not computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +129,9 @@ def factor(program: Program, matrix: Matrix, out: Matrix, info: Matrix) -> None:
     """``out := L`` with ``L L^T = matrix``, of which the lower triangle is read; ``out`` may be it.
 
     Of ``out`` the lower triangle is written, and of the diagonal blocks of `LEAF` zeros above. ``info``: an int32 for
-    each matrix, 0 before. `LEAF` columns at a time lose their products with those before them in their group, are
-    factored on the diagonal, and multiplied by the inverse of that; the columns behind a group lose their products with
-    all of it at once.
+    each matrix, 0 before. By recursion on the columns (Toledo, "Locality of Reference in LU Decomposition with Partial
+    Pivoting", 1997): the left half of them, of all rows below, is factored, its products are subtracted from the right
+    half, then that is factored. `LEAF` columns are factored on the diagonal and multiplied by the inverse of that.
     """
     count, size, _ = matrix.shape
     work = program.allocate(count, size, size)  # what is left of the matrix
@@ -138,23 +139,34 @@ def factor(program: Program, matrix: Matrix, out: Matrix, info: Matrix) -> None:
         copy_triangle(program, matrix, work)
         matrix = work
     inverse = program.allocate(count, LEAF, LEAF)
-    for group in range(0, size, _GROUP):
-        behind = min(group + _GROUP, size)
-        for first in range(group, behind, LEAF):
-            columns, rows, done = min(LEAF, size - first), size - first, first - group
-            source, target = (x.block(first, first, rows, columns) for x in (matrix, out))
-            if done:
-                rest = work.block(first, first, rows, columns)
-                program.product(rest, out.block(first, group, rows, done), out.block(first, group, columns, done).mT,
-                                source, alpha=-1.0, beta=1.0, sparse=True)
-                source = rest
-            program.kernel(leaves.cholesky_block(program.arch, columns, source.layout, target.layout, inverse.layout, count,
-                                                 first=first), a=source, c=target, c0=info, workspace=inverse)
-            program.product(target.block(columns, 0, rows - columns, columns),
-                            source.block(columns, 0, rows - columns, columns), inverse.diagonal(0, columns).mT,
-                            sparse=True)
-        below = out.block(behind, group, size - behind, behind - group)
-        corner = work.diagonal(behind, size - behind)
-        program.product(corner, below, below.mT, matrix.diagonal(behind, size - behind), alpha=-1.0, beta=1.0,
-                        triangle=Triangle.LOWER, sparse=True)
-        matrix = work
+
+    def columns(source: Matrix, first: int, width: int) -> None:
+        """From ``first`` on, of which ``source`` holds what is left."""
+        rows = size - first
+        if width <= LEAF:
+            panel, target = (x.block(first, first, rows, width) for x in (source, out))
+            block = leaves.cholesky_block(program.arch, width, panel.layout, target.layout, inverse.layout, count,
+                                          first=first)
+            program.kernel(block, a=panel, c=target, c0=info, workspace=inverse)
+            program.product(target.block(width, 0, rows - width, width), panel.block(width, 0, rows - width, width),
+                            inverse.diagonal(0, width).mT, sparse=True)
+            return
+        half = LEAF
+        while 2 * half < width:
+            half *= 2
+        columns(source, first, half)
+        middle, right = first + half, width - half
+        left, below = out.block(middle, first, size - middle, half), size - middle - right
+        subtract = partial(program.product, alpha=-1.0, beta=1.0, sparse=True)
+        if right >= _SQUARE or not below:
+            square = left.block(0, 0, right, half)
+            subtract(work.diagonal(middle, right), square, square.mT, source.diagonal(middle, right),
+                     triangle=Triangle.LOWER)
+            subtract(work.block(middle + right, middle, below, right), left.block(right, 0, below, half), square.mT,
+                     source.block(middle + right, middle, below, right))
+        else:
+            subtract(work.block(middle, middle, size - middle, right), left, left.block(0, 0, right, half).mT,
+                     source.block(middle, middle, size - middle, right))
+        columns(work, middle, right)
+
+    columns(matrix, 0, size)

@@ -51,7 +51,7 @@ def _sent(x: np.ndarray[Any, Any]) -> Fresh:
 
 
 def _received(fresh: Fresh) -> np.ndarray[Any, Any]:
-    values = np.empty(fresh.view.shape, fresh.dtype)
+    values: np.ndarray[Any, Any] = np.empty(fresh.view.shape, fresh.dtype)
     memory.copy_out(values.ctypes.data, fresh.view.pointer, values.nbytes, LEGACY, pageable=True)
     memory.synchronize(LEGACY, "linear algebra")
     return values

@@ -30,6 +30,13 @@ class ChainConfig(Config):
     stages: int = 1
     min_blocks: int = 1
     producers: int = 0  # whose warps take the stages in turn
+    traits = ("fragment_steps",)
+
+    @property
+    def fragment_steps(self) -> int:
+        """The k-steps that a thread reads ahead of those that it multiplies: of few results eight, whose FFMAs take as
+        long as shared memory needs to answer."""
+        return 8 if self.tm * self.tn <= 2 else 4
 
 
 def _shared(c: Config) -> int:

@@ -12,6 +12,7 @@
 #include "include/scheduler/tile.cuh"
 #include "include/copy/global.cuh"
 #include "include/epilogue/epilogue.cuh"
+#include "include/mma/fragment.cuh"
 
 constexpr int THREADS = (BM / TM) * (BN / TN);
 
@@ -48,9 +49,7 @@ sgemm_07_thread_tile_8x8(const float* __restrict__ A, const float* __restrict__ 
       float af[TM], bf[TN];
 #pragma unroll
       for (int i = 0; i < TM; ++i) af[i] = As[ty + i][k];  // a column of As: one LDS.32 each
-#pragma unroll
-      for (int j = 0; j < TN; j += 4)
-        *reinterpret_cast<float4*>(&bf[j]) = *reinterpret_cast<const float4*>(&Bs[k][tx + j]);
+      load_fragment(bf, &Bs[k][tx], 1);
 #pragma unroll
       for (int i = 0; i < TM; ++i)
 #pragma unroll

@@ -9,6 +9,7 @@
 #include "include/scheduler/tile.cuh"
 #include "include/copy/global.cuh"
 #include "include/epilogue/epilogue.cuh"
+#include "include/mma/fragment.cuh"
 
 constexpr int THREADS = (BM / TM) * (BN / TN);
 
@@ -46,12 +47,8 @@ sgemm_08_transposed_a(const float* __restrict__ A, const float* __restrict__ B, 
 #pragma unroll
     for (int k = 0; k < BK; ++k) {
       float af[TM], bf[TN];
-#pragma unroll
-      for (int i = 0; i < TM; i += 4)
-        *reinterpret_cast<float4*>(&af[i]) = *reinterpret_cast<const float4*>(&As[k][ty + i]);
-#pragma unroll
-      for (int j = 0; j < TN; j += 4)
-        *reinterpret_cast<float4*>(&bf[j]) = *reinterpret_cast<const float4*>(&Bs[k][tx + j]);
+      load_fragment(af, &As[k][ty], 1);
+      load_fragment(bf, &Bs[k][tx], 1);
 #pragma unroll
       for (int i = 0; i < TM; ++i)
 #pragma unroll

@@ -47,12 +47,8 @@ sgemm_09_quadrants(const float* __restrict__ A, const float* __restrict__ B, flo
 #pragma unroll
     for (int k = 0; k < BK; ++k) {
       float af[TM], bf[TN];
-#pragma unroll
-      for (int i = 0; i < TM; i += 4)
-        *reinterpret_cast<float4*>(&af[i]) = *reinterpret_cast<const float4*>(&As[k][ty + quad(i, BM / TM)]);
-#pragma unroll
-      for (int j = 0; j < TN; j += 4)
-        *reinterpret_cast<float4*>(&bf[j]) = *reinterpret_cast<const float4*>(&Bs[k][tx + quad(j, BN / TN)]);
+      load_fragment(af, &As[k][ty], BM / TM);
+      load_fragment(bf, &Bs[k][tx], BN / TN);
 #pragma unroll
       for (int i = 0; i < TM; ++i)
 #pragma unroll

@@ -52,12 +52,8 @@ sgemm_10_double_buffer(const float* __restrict__ A, const float* __restrict__ B,
 #pragma unroll
     for (int k = 0; k < BK; ++k) {
       float af[TM], bf[TN];
-#pragma unroll
-      for (int i = 0; i < TM; i += 4)
-        *reinterpret_cast<float4*>(&af[i]) = *reinterpret_cast<const float4*>(&As[now][k][ty + quad(i, BM / TM)]);
-#pragma unroll
-      for (int j = 0; j < TN; j += 4)
-        *reinterpret_cast<float4*>(&bf[j]) = *reinterpret_cast<const float4*>(&Bs[now][k][tx + quad(j, BN / TN)]);
+      load_fragment(af, &As[now][k][ty], BM / TM);
+      load_fragment(bf, &Bs[now][k][tx], BN / TN);
 #pragma unroll
       for (int i = 0; i < TM; ++i)
 #pragma unroll

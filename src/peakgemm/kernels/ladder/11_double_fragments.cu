@@ -60,12 +60,8 @@ sgemm_11_double_fragments(const float* __restrict__ A, const float* __restrict__
 
   float af[FRAGMENTS][TM], bf[FRAGMENTS][TN];
   auto load = [&](int slot, int buffer, int k) {
-#pragma unroll
-    for (int i = 0; i < TM; i += 4)
-      *reinterpret_cast<float4*>(&af[slot][i]) = *reinterpret_cast<float4*>(&As[buffer][k][ty + quad(i, BM / TM)]);
-#pragma unroll
-    for (int j = 0; j < TN; j += 4)
-      *reinterpret_cast<float4*>(&bf[slot][j]) = *reinterpret_cast<float4*>(&Bs[buffer][k][tx + quad(j, BN / TN)]);
+    load_fragment(af[slot], &As[buffer][k][ty], BM / TM);
+    load_fragment(bf[slot], &Bs[buffer][k][tx], BN / TN);
   };
   float acc[TM][TN] = {};
 

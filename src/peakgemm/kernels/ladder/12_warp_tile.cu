@@ -56,12 +56,8 @@ sgemm_12_warp_tile(const float* __restrict__ A, const float* __restrict__ B, flo
 
   float af[2][TM], bf[2][TN];
   auto load = [&](int slot, int buffer, int k) {
-#pragma unroll
-    for (int i = 0; i < TM; i += 4)
-      *reinterpret_cast<float4*>(&af[slot][i]) = *reinterpret_cast<float4*>(&As[buffer][k][mine.m + quad(i, 8)]);
-#pragma unroll
-    for (int j = 0; j < TN; j += 4)
-      *reinterpret_cast<float4*>(&bf[slot][j]) = *reinterpret_cast<float4*>(&Bs[buffer][k][mine.n + quad(j, 4)]);
+    load_fragment(af[slot], &As[buffer][k][mine.m], 8);
+    load_fragment(bf[slot], &Bs[buffer][k][mine.n], 4);
   };
   float acc[TM][TN] = {};
 

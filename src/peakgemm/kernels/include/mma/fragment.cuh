@@ -11,3 +11,11 @@ __device__ __forceinline__ void each_result(F f) {
 #pragma unroll
     for (int j = 0; j < TN; ++j) f(i, j);
 }
+
+// A thread's fragment of one k-step, by float4; `from` is its first element.
+template <int COUNT>
+__device__ __forceinline__ void load_fragment(float (&to)[COUNT], const float* from, int threads) {
+#pragma unroll
+  for (int i = 0; i < COUNT; i += 4)
+    *reinterpret_cast<float4*>(&to[i]) = *reinterpret_cast<const float4*>(from + quad(i, threads));
+}

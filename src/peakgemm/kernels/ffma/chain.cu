@@ -116,10 +116,7 @@ ffma_chain(const float* __restrict__ A, const float* __restrict__ B, const float
   const char* const from_y = reinterpret_cast<const char*>(shared + SlabX::FLOATS + down * PITCH);
   float acc[TM][TN] = {};
   float x[2][TN][FRAGMENT_STEPS], y[2][TM][FRAGMENT_STEPS];
-  auto quad = [](float* to, const char* from) {
-    const float4 v = *reinterpret_cast<const float4*>(from);
-    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-  };
+  auto quad = [](float* to, const char* from) { load_words<4>(to, reinterpret_cast<const float*>(from)); };
   auto load = [&](int slot, const char* at_x, const char* at_y, int k) {
 #pragma unroll
     for (int s = 0; s < FRAGMENT_STEPS; s += 4)

@@ -28,20 +28,6 @@ __device__ __forceinline__ void copy16_via_l1_or_zero(unsigned to, const float* 
   asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(4 * valid) : "memory");
 }
 
-// One, two or four words of shared memory, by one instruction.
-template <int COUNT>
-__device__ __forceinline__ void neighbours(const float* from, float* to) {
-  if constexpr (COUNT == 4) {
-    const float4 v = *reinterpret_cast<const float4*>(from);
-    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-  } else if constexpr (COUNT == 2) {
-    const float2 v = *reinterpret_cast<const float2*>(from);
-    to[0] = v.x, to[1] = v.y;
-  } else {
-    *to = *from;
-  }
-}
-
 // ROWS (M or N) by K of an operand in shared memory, MINE of them a thread's.
 template <bool ALONG_K, int ROWS, int MINE, int WIDTH, bool VIA_L1, bool SPREAD>
 struct Panel {
@@ -94,7 +80,7 @@ struct Panel {
 #pragma unroll
       for (int i = 0; i < MINE; ++i) {
         float v[FRAGMENT_STEPS];
-        neighbours<FRAGMENT_STEPS>(at + i * NEXT_ROW, v);
+        load_words<FRAGMENT_STEPS>(v, at + i * NEXT_ROW);
 #pragma unroll
         for (int s = 0; s < FRAGMENT_STEPS; ++s) x[s][i] = v[s];
       }
@@ -103,7 +89,7 @@ struct Panel {
 #pragma unroll
       for (int s = 0; s < FRAGMENT_STEPS; ++s)
 #pragma unroll
-        for (int i = 0; i < MINE; i += WIDE) neighbours<WIDE>(at + s * NEXT_K + i * NEXT_ROW, x[s] + i);
+        for (int i = 0; i < MINE; i += WIDE) load_words<WIDE>(x[s] + i, at + s * NEXT_K + i * NEXT_ROW);
     }
   }
 };

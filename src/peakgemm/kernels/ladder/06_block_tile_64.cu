@@ -6,9 +6,7 @@
 //   conflicts (1.2 modelled cycles per FFMA).
 // Measured: 29.88 TFLOPS at 4096 on an H100, 0.574 of cuBLAS, 2.28 times rung 05.
 
-#include "include/scheduler/tile.cuh"
-#include "include/copy/global.cuh"
-#include "include/epilogue/epilogue.cuh"
+#include "include/rung.cuh"
 
 constexpr int THREADS = (BM / TM) * (BN / TN);
 

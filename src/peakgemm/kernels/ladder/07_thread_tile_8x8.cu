@@ -9,9 +9,7 @@
 //   rung 06.
 // Measured: 24.23 TFLOPS at 4096 on an H100, 0.469 of cuBLAS, 0.81 times rung 06.
 
-#include "include/scheduler/tile.cuh"
-#include "include/copy/global.cuh"
-#include "include/epilogue/epilogue.cuh"
+#include "include/rung.cuh"
 #include "include/mma/fragment.cuh"
 
 constexpr int THREADS = (BM / TM) * (BN / TN);

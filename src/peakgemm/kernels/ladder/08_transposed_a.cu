@@ -6,9 +6,7 @@
 //   wavefronts per LDS.
 // Measured: 35.89 TFLOPS at 4096 on an H100, 0.694 of cuBLAS, 1.48 times rung 07.
 
-#include "include/scheduler/tile.cuh"
-#include "include/copy/global.cuh"
-#include "include/epilogue/epilogue.cuh"
+#include "include/rung.cuh"
 #include "include/mma/fragment.cuh"
 
 constexpr int THREADS = (BM / TM) * (BN / TN);

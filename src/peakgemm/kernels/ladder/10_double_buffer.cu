@@ -6,9 +6,7 @@
 // Leaves: the first FFMA of each k-step waits for its LDS (stall: short scoreboard).
 // Measured: 42.18 TFLOPS at 4096 on an H100, 0.815 of cuBLAS, 1.05 times rung 09.
 
-#include "include/scheduler/tile.cuh"
-#include "include/copy/global.cuh"
-#include "include/epilogue/epilogue.cuh"
+#include "include/rung.cuh"
 #include "include/mma/fragment.cuh"
 
 constexpr int THREADS = (BM / TM) * (BN / TN);

@@ -9,9 +9,7 @@
 //   carry.
 // Measured: 44.78 TFLOPS at 4096 on an H100, 0.866 of cuBLAS, 1.06 times rung 10.
 
-#include "include/scheduler/tile.cuh"
-#include "include/copy/global.cuh"
-#include "include/epilogue/epilogue.cuh"
+#include "include/rung.cuh"
 #include "include/mma/fragment.cuh"
 #include "include/mma/outer_product.cuh"
 

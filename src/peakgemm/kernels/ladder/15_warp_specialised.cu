@@ -21,8 +21,7 @@
 #include "include/mma/warp_tile.cuh"
 #include "include/ptx/bulk.cuh"
 #include "include/ptx/mbarrier.cuh"
-#include "include/ptx/tensor_copy.cuh"
-#include "include/scheduler/tile.cuh"
+#include "include/rung.cuh"
 
 // What the computing warps read, k outermost: rows of BM + 4 floats, and of BN.
 using PanelA = Panel<true, 1, BM>;

@@ -12,7 +12,7 @@
 #include "include/mma/outer_product.cuh"
 #include "include/mma/warp_tile.cuh"
 #include "include/ptx/cp_async.cuh"
-#include "include/scheduler/tile.cuh"
+#include "include/rung.cuh"
 
 constexpr int THREADS = (BM / TM) * (BN / TN);
 constexpr int A_PITCH = BM + 4;

@@ -14,7 +14,7 @@ from ..family import MAX_BLOCKS, Estimated
 from ..profile import Machine
 from ..registry import FLOAT, Kernel, default_of
 from ..schedule import Schedule, arguments, cut
-from ..widths import widest, width
+from ..widths import whole_widths, widest
 from .tiled import TILED, estimated
 
 HALF = 32       # k-steps
@@ -82,11 +82,8 @@ def _specialisation(config: SmallConfig, problem: Problem) -> dict[str, int]:
 
 def layouts(problem: Problem) -> dict[str, int]:
     """The macros of layouts, of the width of copies, and of operands that come by way of L1."""
-    p = problem
-    return {"TRANS_A": int(p.trans_a), "TRANS_B": int(p.trans_b),
-            # Rows of whole quads, too.
-            "WIDTH_A": width(p.alignment[0], p.lda, *p.batch.a, p.m if p.trans_a else p.k),
-            "WIDTH_B": width(p.alignment[1], p.ldb, *p.batch.b, p.k if p.trans_b else p.n),
+    p, (width_a, width_b) = problem, whole_widths(problem)
+    return {"TRANS_A": int(p.trans_a), "TRANS_B": int(p.trans_b), "WIDTH_A": width_a, "WIDTH_B": width_b,
             "WIDTH_C": widest(p.alignment[2], p.ldc, *p.batch.c, p.n),
             # The smaller operand, which all tiles read, and A, but for long rows: 8 x 1000000 x 8 takes 23.5 us so,
             # 41.6 past L1; 200000 x 12 x 64 25.3, 37.4 past L1, and 30.0 with both. In batches it makes little

@@ -48,10 +48,7 @@ sgemm_07_thread_tile_8x8(const float* __restrict__ A, const float* __restrict__ 
 #pragma unroll
       for (int i = 0; i < TM; ++i) af[i] = As[ty + i][k];  // a column of As: one LDS.32 each
       load_fragment(bf, &Bs[k][tx], 1);
-#pragma unroll
-      for (int i = 0; i < TM; ++i)
-#pragma unroll
-        for (int j = 0; j < TN; ++j) acc[i][j] = fmaf(af[i], bf[j], acc[i][j]);
+      each_result([&](int i, int j) { acc[i][j] = fmaf(af[i], bf[j], acc[i][j]); });
     }
     __syncthreads();
   }

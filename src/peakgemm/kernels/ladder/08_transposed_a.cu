@@ -47,10 +47,7 @@ sgemm_08_transposed_a(const float* __restrict__ A, const float* __restrict__ B, 
       float af[TM], bf[TN];
       load_fragment(af, &As[k][ty], 1);
       load_fragment(bf, &Bs[k][tx], 1);
-#pragma unroll
-      for (int i = 0; i < TM; ++i)
-#pragma unroll
-        for (int j = 0; j < TN; ++j) acc[i][j] = fmaf(af[i], bf[j], acc[i][j]);
+      each_result([&](int i, int j) { acc[i][j] = fmaf(af[i], bf[j], acc[i][j]); });
     }
     __syncthreads();
   }

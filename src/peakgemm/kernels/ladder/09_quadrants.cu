@@ -47,10 +47,7 @@ sgemm_09_quadrants(const float* __restrict__ A, const float* __restrict__ B, flo
       float af[TM], bf[TN];
       load_fragment(af, &As[k][ty], BM / TM);
       load_fragment(bf, &Bs[k][tx], BN / TN);
-#pragma unroll
-      for (int i = 0; i < TM; ++i)
-#pragma unroll
-        for (int j = 0; j < TN; ++j) acc[i][j] = fmaf(af[i], bf[j], acc[i][j]);
+      each_result([&](int i, int j) { acc[i][j] = fmaf(af[i], bf[j], acc[i][j]); });
     }
     __syncthreads();
   }

@@ -52,10 +52,7 @@ sgemm_10_double_buffer(const float* __restrict__ A, const float* __restrict__ B,
       float af[TM], bf[TN];
       load_fragment(af, &As[now][k][ty], BM / TM);
       load_fragment(bf, &Bs[now][k][tx], BN / TN);
-#pragma unroll
-      for (int i = 0; i < TM; ++i)
-#pragma unroll
-        for (int j = 0; j < TN; ++j) acc[i][j] = fmaf(af[i], bf[j], acc[i][j]);
+      each_result([&](int i, int j) { acc[i][j] = fmaf(af[i], bf[j], acc[i][j]); });
     }
     if (k0 + BK < K) {
       put(now ^ 1);     // nobody reads that buffer: its last readers passed the barrier before

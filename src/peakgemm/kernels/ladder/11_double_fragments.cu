@@ -99,12 +99,8 @@ sgemm_11_double_fragments(const float* __restrict__ A, const float* __restrict__
     }
   }
 
-#pragma unroll
-  for (int i = 0; i < TM; ++i)
-#pragma unroll
-    for (int j = 0; j < TN; j += 4) {
-      const int m = tile.m + ty + quad(i, BM / TM);
-      const int n = tile.n + tx + quad(j, BN / TN);
-      if (ALIGNED || m < M) store4(C + m * ldc + n, &acc[i][j], N - n, alpha, beta);
-    }
+  each_quad([&](int i, int j) {
+    const int m = tile.m + ty + quad(i, BM / TM), n = tile.n + tx + quad(j, BN / TN);
+    if (ALIGNED || m < M) store4(C + m * ldc + n, &acc[i][j], N - n, alpha, beta);
+  });
 }

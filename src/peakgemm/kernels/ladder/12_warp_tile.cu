@@ -81,13 +81,8 @@ sgemm_12_warp_tile(const float* __restrict__ A, const float* __restrict__ B, flo
     }
   }
 
-#pragma unroll
-  for (int i = 0; i < TM; ++i) {
-    const int m = tile.m + mine.m + quad(i, 8);
-#pragma unroll
-    for (int j = 0; j < TN; j += 4) {
-      const int n = tile.n + mine.n + quad(j, 4);
-      if (ALIGNED || m < M) store4(C + m * ldc + n, &acc[i][j], N - n, alpha, beta);
-    }
-  }
+  each_quad([&](int i, int j) {
+    const int m = tile.m + mine.m + quad(i, 8), n = tile.n + mine.n + quad(j, 4);
+    if (ALIGNED || m < M) store4(C + m * ldc + n, &acc[i][j], N - n, alpha, beta);
+  });
 }

@@ -12,6 +12,15 @@ __device__ __forceinline__ void each_result(F f) {
     for (int j = 0; j < TN; ++j) f(i, j);
 }
 
+// f(i, j) for the first of every four neighbours in a row.
+template <class F>
+__device__ __forceinline__ void each_quad(F f) {
+#pragma unroll
+  for (int i = 0; i < TM; ++i)
+#pragma unroll
+    for (int j = 0; j < TN; j += 4) f(i, j);
+}
+
 // A thread's fragment of one k-step, by float4; `from` is its first element.
 template <int COUNT>
 __device__ __forceinline__ void load_fragment(float (&to)[COUNT], const float* from, int threads) {

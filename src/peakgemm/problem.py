@@ -235,6 +235,7 @@ class _Shared:
     trans_c = False   # C^T is computed
     chunked = False   # sums over 32 k-steps are added up among themselves; else K is one chain
     aligned = False   # vector accesses, and no bounds test
+    traits: ClassVar[tuple[str, ...]] = ()  # properties that follow from the fields, and are macros as those are
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,9 +309,9 @@ class Config(_Shared):
         return -(-problem.k // self.bk)
 
     def macros(self) -> dict[str, int]:
-        """The ``#define`` that the compilation passes for each field, and for the raster of all kernels."""
-        return {"RASTER": self.raster} | {f.name.upper(): int(getattr(self, f.name)) for f in fields(self)
-                                          if f.name not in _OF_LAUNCH}
+        """The ``#define`` that the compilation passes for each field and trait, and for the raster of all kernels."""
+        named = (*(f.name for f in fields(self) if f.name not in _OF_LAUNCH), *self.traits)
+        return {"RASTER": self.raster} | {name.upper(): int(getattr(self, name)) for name in named}
 
     def label(self) -> str:
         """``BMxBNxBK/TMxTN`` and what differs from the plain kernel."""

@@ -30,13 +30,13 @@ def run_on_host(library: HostLibrary, operation: Operation) -> Any:
     target = None if o.out is None else library.host(o.out, "out")
     if gpu is None:
         done = o.on_cpu(**arrays, out=target)
-        results = done if o.info else (done,)
+        results = list(done) if o.info else [done]
     else:
         with device.activated(gpu.index):
             staged = o._replace(operands={name: _sent(x) for name, x in arrays.items()},
                                 out=None if target is None else _sent(target))
             done = enqueue(_STAGED, gpu.index, staged, LEGACY)
-            results = tuple(_received(x) for x in (done if o.info else (done,)))
+            results = [_received(x) for x in (done if o.info else (done,))]
     if target is not None:
         target[...] = results[0]
     result = library.wrap(np.ascontiguousarray(results[0], np.float32), like) if o.out is None else o.out

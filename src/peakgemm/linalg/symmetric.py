@@ -192,8 +192,8 @@ def one_sided(name: str, arrays: dict[str, Any], left: bool) -> tuple[int, ...]:
         raise InvalidValue(f"{name}: b has shape {tuple(arrays['b'].shape)}, and its {side} must be the {size} "
                            "rows of a")
     if "c" in arrays and shape_of(name, "c", arrays["c"])[-2:] != (rows, columns):
-        raise InvalidValue(f"{name}: c has shape {tuple(arrays['c'].shape)}, the result has ({rows}, {columns}); pass a "
-                           "c of that shape")
+        raise InvalidValue(f"{name}: c has shape {tuple(arrays['c'].shape)}, the result has ({rows}, {columns}); pass "
+                           "a c of that shape")
     return (*batch_of(name, **arrays), rows, columns)
 
 

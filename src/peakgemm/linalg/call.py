@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ..arrays import locate
 from ..arrays.base import FLOAT, HOST, DeviceLibrary, View, overlaps, stream_handle
-from ..calls.canonical import broadcasts
+from ..calls.canonical import broadcasts, distinct
 from ..calls.launch import calls, no_room, remember
 from ..calls.request import check_precision
 from ..errors import InvalidType, InvalidValue
@@ -96,11 +96,11 @@ def enqueue(library: DeviceLibrary, index: int, operation: Operation, stream: in
     target, aside = o.out, False
     if target is not None:
         view = library.view(target, "out", stream)
-        _check_out(o, {name: library.view(x, name, stream) for name, x in o.operands.items()}, view)
+        check_out(o, {name: library.view(x, name, stream) for name, x in o.operands.items()}, view)
         flat = _flattened(view, batch)
         aside = flat is None  # computed in new memory, then assigned
-    if target is None or aside:
-        target = library.empty(o.shape, like, stream)
+    if target is None or aside:  # of an out, what no step writes stays
+        target = library.copy(o.out, o.shape) if aside else library.empty(o.shape, like, stream)
         flat = _flattened(library.view(target, "out", stream), batch)
     assert flat is not None
     views["out"] = flat
@@ -166,7 +166,15 @@ def _flattened(view: View, batch: tuple[int, ...]) -> View | None:
     return View(view.pointer, (prod(batch), rows, columns), (levels[-1][1] if levels else rows * columns, down, right))
 
 
-def _check_out(o: Operation, views: dict[str, View], out: View) -> None:
+def check_out(o: Operation, views: dict[str, View], out: View) -> None:
+    """Refuse an ``out`` whose elements lie on each other or on an operand's that it may not be.
+
+    Raises:
+        InvalidValue: it does.
+    """
+    if out.strides is not None and not distinct(out.shape, out.strides):
+        raise InvalidValue(f"out has strides {out.strides} (elements) for shape {out.shape}: its elements overlap; "
+                           "pass an array with an element of its own for each result")
     for name, view in views.items():
         same = (view.pointer, view.shape, view.strides) == (out.pointer, out.shape, out.strides)
         if overlaps(view, out) and not (name == o.over and same):

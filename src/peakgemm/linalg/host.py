@@ -8,8 +8,9 @@ import numpy as np
 
 from ..arrays.base import HostLibrary
 from ..arrays.interop import LEGACY, Fresh, Interop
+from ..arrays.numpy import host_view
 from ..runtime import device, memory
-from .call import Operation, enqueue
+from .call import Operation, check_out, enqueue
 
 
 class _Staged(Interop):
@@ -28,8 +29,13 @@ def run_on_host(library: HostLibrary, operation: Operation) -> Any:
     arrays = {name: library.host(x, name) for name, x in o.operands.items()}
     like = next(iter(o.operands.values()))
     target = None if o.out is None else library.host(o.out, "out")
-    if gpu is None:
-        done = o.on_cpu(**arrays, out=target)
+    if target is not None:
+        check_out(o, {name: host_view(x) for name, x in arrays.items()}, host_view(target))
+    if 0 in o.shape:
+        results = [np.zeros(o.shape, np.float32), np.zeros(o.shape[:-2], np.int32)]
+    elif gpu is None:
+        with np.errstate(all="ignore"):  # infinities and NaN are results
+            done = o.on_cpu(**arrays, out=target)
         results = list(done) if o.info else [done]
     else:
         with device.activated(gpu.index):
@@ -37,9 +43,11 @@ def run_on_host(library: HostLibrary, operation: Operation) -> Any:
                                 out=None if target is None else _sent(target))
             done = enqueue(_STAGED, gpu.index, staged, LEGACY)
             results = [_received(x) for x in (done if o.info else (done,))]
+    with np.errstate(over="ignore"):
+        results[0] = np.ascontiguousarray(results[0], np.float32)
     if target is not None:
         target[...] = results[0]
-    result = library.wrap(np.ascontiguousarray(results[0], np.float32), like) if o.out is None else o.out
+    result = library.wrap(results[0], like) if o.out is None else o.out
     return (result, library.wrap(results[1], like)) if o.info else result
 
 

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from ..arrays import locate
-from ..arrays.base import FLOAT, HOST, DeviceLibrary, View, overlaps, stream_handle
+from ..arrays.base import FLOAT, HOST, DeviceLibrary, View, overlaps, packed, stream_handle
 from ..calls.canonical import broadcasts, distinct
 from ..calls.launch import calls, no_room, remember
 from ..calls.request import check_precision
@@ -146,6 +146,8 @@ def _launch(library: DeviceLibrary, gpu: Gpu, o: Operation, views: dict[str, Vie
 
 def _flattened(view: View, batch: tuple[int, ...]) -> View | None:
     """The view as ``(count, rows, columns)``, broadcast to ``batch``; None: no kernel takes its strides."""
+    if 0 in (*view.shape, *batch):  # nothing lies anywhere
+        return View(view.pointer, shape := (prod(batch), *view.shape[-2:]), packed(shape))
     if view.strides is None or view.pointer % FLOAT or any(step < 0 for step in view.strides):
         return None
     rows, columns = view.shape[-2:]

@@ -78,10 +78,14 @@ def _factor_on_cpu(matrix: Any) -> tuple[Any, int]:
         order = len(matrix) if bad > len(matrix) else (good + bad) // 2
         try:
             factor[:order, :order] = np.linalg.cholesky(matrix[:order, :order])
-            good = order
+            failed = bool(np.isnan(np.diagonal(factor)).any())  # not every LAPACK looks for them
         except np.linalg.LinAlgError:
-            bad = order
-    return factor, 0 if good == len(matrix) else bad
+            failed = True
+        if failed:
+            bad, factor[...] = order, 0
+        else:
+            good = order
+    return factor, bad % (len(matrix) + 1)
 
 
 def check_info(info: Any) -> None:

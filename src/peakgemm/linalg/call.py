@@ -75,9 +75,15 @@ def run(operation: Operation) -> Any:
                                "the call returns: leave stream out")
         from .host import run_on_host
 
-        return run_on_host(library, o)
-    with library.scope(index, None if o.stream is None else stream_handle(o.stream)) as stream:
-        return enqueue(library, index, o, stream)
+        result = run_on_host(library, o)
+    else:
+        with library.scope(index, None if o.stream is None else stream_handle(o.stream)) as stream:
+            result = enqueue(library, index, o, stream)
+    if o.out is not None and library.name == "torch":
+        from ..calls.eager import touched
+
+        touched(o.out)
+    return result
 
 
 def enqueue(library: DeviceLibrary, index: int, operation: Operation, stream: int) -> Any:
@@ -190,7 +196,7 @@ def _refuse_gradients(name: str, arrays: dict[str, Any]) -> None:
     if any(getattr(x, "requires_grad", False) for x in arrays.values()):
         from ..calls.eager import refuse_gradients
 
-        refuse_gradients(arrays, f"peakgemm.linalg.{name}")
+        refuse_gradients(arrays, f"peakgemm.linalg.{name}", "torch.linalg")
 
 
 def batch_of(name: str, **operands: Any) -> tuple[int, ...]:

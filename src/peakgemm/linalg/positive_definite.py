@@ -180,7 +180,7 @@ def solve(a: Any, b: Any, *, assume_a: str = "pos", upper: bool = False, out: An
                            "assume_a='pos', or use your library's solver")
     factor = cholesky(a, upper=upper, precision=precision, stream=stream)
     if getattr(b, "ndim", 2) == 1:
-        column = cholesky_solve(b[:, None], factor, upper=upper, out=None if out is None else out[:, None],
+        column = cholesky_solve(b[:, None], factor, upper=upper, out=None if out is None else out[..., None],
                                 precision=precision, stream=stream)
-        return column[:, 0] if out is None else out
+        return column[..., 0] if out is None else out
     return cholesky_solve(b, factor, upper=upper, out=out, precision=precision, stream=stream)

@@ -47,6 +47,8 @@ def matmul(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", reproduc
             It is the array library's own out-of-memory error, too. An IEEE product that finds no room for partial sums
             does without, slower.
     """
+    if _is_complex(a):
+        return _complex(a, b, out=out, precision=precision, reproducible=reproducible, stream=stream, devices=devices)
     if precision != "ieee" or reproducible is not None or ALWAYS_REPRODUCIBLE:
         precision = check_precision(precision, reproducible)
     torch = _seen_torch or _look_for_torch(a)
@@ -73,16 +75,19 @@ def gemm(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, t
     Returns, raises:
         As `matmul`; also InvalidValue where ``beta`` is not 0 and there is no ``c``.
     """
-    if precision != "ieee" or reproducible is not None or ALWAYS_REPRODUCIBLE:
-        precision = check_precision(precision, reproducible)
-    if not (trans_a is False and trans_b is False):
-        trans_a, trans_b = flag(trans_a, "trans_a"), flag(trans_b, "trans_b")
     try:
         if a.ndim < 2 or b.ndim < 2:  # under torch.jit.trace and torch.func to read a shape may crash
             name, shape = ("a", a.shape) if a.ndim < 2 else ("b", b.shape)
             raise InvalidValue(f"{name} has shape {tuple(shape)}; gemm wants matrices: use matmul, or add a dimension")
     except (AttributeError, TypeError, RuntimeError):  # no array: refused by name below
         pass
+    if _is_complex(a):
+        return _complex(a, b, c, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b, out=out, precision=precision,
+                        reproducible=reproducible, stream=stream, devices=devices)
+    if precision != "ieee" or reproducible is not None or ALWAYS_REPRODUCIBLE:
+        precision = check_precision(precision, reproducible)
+    if not (trans_a is False and trans_b is False):
+        trans_a, trans_b = flag(trans_a, "trans_a"), flag(trans_b, "trans_b")
     torch = _seen_torch or _look_for_torch(a)
     if torch is not None and isinstance(a, torch.Tensor):
         return _torch(torch, a, b, c, alpha, beta, out, stream, trans_a, trans_b, precision, devices)
@@ -254,6 +259,17 @@ def _request(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, trans
     alpha, beta = scales(alpha, beta, c)
     return Request(a, b.array if isinstance(b, Prepared) else b, c, out, alpha, beta, flag(trans_a, "trans_a"),
                    flag(trans_b, "trans_b"), precision)
+
+
+def _is_complex(x: Any) -> bool:
+    dtype = getattr(x, "dtype", None)
+    return bool(getattr(dtype, "is_complex", False)) or getattr(dtype, "kind", "") == "c"  # of torch; of all others
+
+
+def _complex(*arrays: Any, **options: Any) -> Any:
+    from .linalg.complex import gemm as complex_gemm
+
+    return complex_gemm(gemm, *arrays, **options)
 
 
 def _any(request: Request, stream: Any, devices: Any) -> Any:

@@ -43,8 +43,8 @@ def triangle(arch: str, rows: int, columns: int, source: Strides, target: Stride
 
     ``mirror``: the square C := the symmetric matrix of which A has the lower triangle. C may be A, by the same strides.
     """
-    blocks = count * _tiles(rows) * _tiles(columns)
-    return _launch("triangle", arch, blocks, "6q4i", source, target, rows, columns, unit, mirror)
+    blocks = count * tiles(rows) * tiles(columns)
+    return launch("triangle", arch, blocks, "6q4i", source, target, rows, columns, unit, mirror)
 
 
 def cholesky_block(arch: str, n: int, matrix: Strides, factor: Strides, inverse: Strides, count: int, *, first: int = 0,
@@ -58,7 +58,7 @@ def cholesky_block(arch: str, n: int, matrix: Strides, factor: Strides, inverse:
     """
     _require(1 <= n <= BLOCK, f"a block of {n} rows; give 1 to {BLOCK}")
     values = matrix, factor, inverse, n, first, left, max(columns, left + n)
-    return _launch("cholesky_block", arch, count, "9q4i", *values, shared_bytes=_BLOCK_BYTES)
+    return launch("cholesky_block", arch, count, "9q4i", *values, shared_bytes=_BLOCK_BYTES)
 
 
 def invert_block(arch: str, n: int, size: int, matrix: Strides, count: int, *, unit: bool = False) -> Launch:
@@ -70,7 +70,7 @@ def invert_block(arch: str, n: int, size: int, matrix: Strides, count: int, *, u
     _require(size > 0 and size % BLOCK == 0, f"inverses of {size} rows; give a multiple of {BLOCK}")
     blocks = -(-n // BLOCK)
     values = matrix, n, size, unit, blocks
-    return _launch("invert_block", arch, count * blocks, "3q4i", *values, shared_bytes=_BLOCK_BYTES)
+    return launch("invert_block", arch, count * blocks, "3q4i", *values, shared_bytes=_BLOCK_BYTES)
 
 
 def growth(arch: str, n: int, size: int, matrix: Strides, count: int, bound: float, *,
@@ -81,8 +81,8 @@ def growth(arch: str, n: int, size: int, matrix: Strides, count: int, bound: flo
     for each, which becomes 1 where the largest row sum of ``|B| |A|`` is greater than ``bound`` or is no number,
     else 0. The workspace: ``n`` floats for each matrix.
     """
-    blocks = count * _tiles(n)
-    return [_launch("growth", arch, blocks, "3q4if4x", matrix, n, size, unit, second, bound)
+    blocks = count * tiles(n)
+    return [launch("growth", arch, blocks, "3q4if4x", matrix, n, size, unit, second, bound)
             for second in (False, True)]
 
 
@@ -94,10 +94,10 @@ def substitute(arch: str, size: int, columns: int, matrix: Strides, right: Strid
     for each matrix, of which number ``block`` counts.
     """
     values = matrix, right, target, size, columns, unit, transposed, block, blocks
-    return _launch("substitute", arch, count * _tiles(columns), "9q6i", *values)
+    return launch("substitute", arch, count * tiles(columns), "9q6i", *values)
 
 
-def _launch(name: str, arch: str, blocks: int, layout: str, *values: Strides | float, shared_bytes: int = 0) -> Launch:
+def launch(name: str, arch: str, blocks: int, layout: str, *values: Strides | float, shared_bytes: int = 0) -> Launch:
     """The launch of ``NAME.cu``, whose struct has ``values``: strides first."""
     _require(1 <= blocks <= MAX_BLOCKS, f"linalg_{name}: {blocks} thread blocks; give a batch and sizes that need "
                                         f"1 to {MAX_BLOCKS}")
@@ -107,7 +107,7 @@ def _launch(name: str, arch: str, blocks: int, layout: str, *values: Strides | f
     return Launch(recipe, blocks, _THREADS, pack(f"<{layout}", *flat), shared_bytes)
 
 
-def _tiles(size: int) -> int:
+def tiles(size: int) -> int:
     return -(-size // _TILE)
 
 

@@ -113,6 +113,7 @@ class Problem:
     neither: see `is_plain`. ``trans_c``: C is stored as ``(N, M)``, ``ldc`` elements from n to n; so
     `turned` asks for C^T, which some tensor-core kernels compute. ``triangle``: what is computed and written of a square
     C. ``one_operand``: op(B) is op(A)^T, the same memory, which kernels that split operands before split once.
+    ``sparse``: sums of few terms, as of triangular operands, need not be as exact as FP32's; tensor cores may have them.
 
     Raises:
         InvalidValue: a negative size, a size above 2**31 - 1024, a leading
@@ -135,6 +136,7 @@ class Problem:
     trans_c: bool = False
     triangle: Triangle = Triangle.NONE
     one_operand: bool = False
+    sparse: bool = False
 
     def __post_init__(self) -> None:
         for field in ("m", "n", "k", "lda", "ldb", "ldc"):

@@ -48,7 +48,8 @@ class _Grid(NamedTuple):
 
 def canonicalise(a: View, b: View, c: View | None = None, out: View | None = None, *, alpha: float = 1.0,
                  beta: float = 0.0, trans_a: bool = False, trans_b: bool = False,
-                 triangle: Triangle = Triangle.NONE, one_operand: bool = False) -> Canonical:
+                 triangle: Triangle = Triangle.NONE, one_operand: bool = False,
+                 sparse: bool = False) -> Canonical:
     """``alpha op(a) op(b) + beta c`` into ``out`` (None: new and packed), as a problem for a kernel.
 
     Args:
@@ -57,7 +58,7 @@ def canonicalise(a: View, b: View, c: View | None = None, out: View | None = Non
         out: of the result's shape.
         alpha, beta: finite or not, already rounded to float32.
         trans_a, trans_b: transpose the last two dimensions first.
-        triangle, one_operand: see `Problem`.
+        triangle, one_operand, sparse: see `Problem`.
 
     Raises:
         InvalidValue: shapes that do not match (the message has both), or an ``out`` that overlaps itself.
@@ -129,7 +130,7 @@ def canonicalise(a: View, b: View, c: View | None = None, out: View | None = Non
         grids[0].rows, grids[1].columns, k, lda, ldb, ldc, alpha, beta,
         (first.alignment, second.alignment, c_alignment), trans_a, trans_b,
         None if in_place else (grids[3].row, grids[3].column), merged,
-        triangle=triangle.flipped if swapped else triangle, one_operand=one_operand), swapped, in_place)
+        triangle=triangle.flipped if swapped else triangle, one_operand=one_operand, sparse=sparse), swapped, in_place)
 
 
 def result_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:

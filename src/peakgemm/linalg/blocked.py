@@ -88,8 +88,8 @@ def join(program: Program, lower: Matrix, inverse: Matrix, half: int) -> None:
     """Of the inverse of ``lower`` what lies below those of its first ``half`` rows and of the others."""
     rest = lower.rows - half
     between = program.allocate(*lower.shape[:-2], rest, half)
-    program.product(between, lower.block(half, 0, rest, half), inverse.diagonal(0, half))
-    program.product(inverse.block(half, 0, rest, half), inverse.diagonal(half, rest), between, alpha=-1.0)
+    program.product(between, lower.block(half, 0, rest, half), inverse.diagonal(0, half), sparse=True)
+    program.product(inverse.block(half, 0, rest, half), inverse.diagonal(half, rest), between, alpha=-1.0, sparse=True)
 
 
 def solve(program: Program, lower: Matrix, inverses: Inverses, right: Matrix, out: Matrix, *, alpha: float = 1.0,
@@ -118,9 +118,9 @@ def solve(program: Program, lower: Matrix, inverses: Inverses, right: Matrix, ou
         scale = alpha
         if done or source.buffer == target.buffer:  # in place, the product may not read what it writes
             rest = between.block(0, 0, rows, columns)
-            program.product(rest, factor, solved, source, alpha=-1.0, beta=alpha)
+            program.product(rest, factor, solved, source, alpha=-1.0, beta=alpha, sparse=True)
             source, scale = rest, 1.0
-        program.product(target, inverse, source, alpha=scale)
+        program.product(target, inverse, source, alpha=scale, sparse=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class Cholesky:
         self._solve(matrix, first, half, below, panel)
         corner = self.work.diagonal(below, rest)
         self.program.product(corner, panel, panel.mT, matrix.diagonal(below, rest), alpha=-1.0, beta=1.0,
-                             triangle=Triangle.LOWER)
+                             triangle=Triangle.LOWER, sparse=True)
         self.record(self.work, below, rest)
         if size <= self.inverses.width:
             join(self.program, self.out.diagonal(first, size), self._inverse(first, size), half)
@@ -180,9 +180,10 @@ class Cholesky:
             if column:
                 self.program.product(scratch, panel.block(0, 0, rows, column),
                                      self.out.block(first + column, first, width, column).mT, source, alpha=-1.0,
-                                     beta=1.0)
+                                     beta=1.0, sparse=True)
                 source = scratch
-            self.program.product(panel.block(0, column, rows, width), source, self._inverse(first + column, width).mT)
+            self.program.product(panel.block(0, column, rows, width), source, self._inverse(first + column, width).mT,
+                                 sparse=True)
 
 
 def factor(program: Program, matrix: Matrix, out: Matrix, info: Matrix, width: int) -> Inverses:

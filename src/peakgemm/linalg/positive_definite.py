@@ -9,7 +9,7 @@ import numpy as np
 from ..calls.request import flag
 from ..errors import InvalidValue, PeakgemmError
 from ..problem import Triangle
-from .blocked import copy_triangle, factor, invert_blocks
+from .blocked import LEAF, copy_triangle, factor, invert_blocks
 from .blocked import solve as solve_blocks
 from .call import Operation, batch_of, run, shape_of
 from .program import Matrix, Program
@@ -59,7 +59,8 @@ def cholesky_ex(a: Any, *, upper: bool = False, out: Any = None, precision: str 
     def record(program: Program, m: dict[str, Matrix]) -> None:
         matrix, out = (m["a"].mT, m["out"].mT) if upper else (m["a"], m["out"])
         factor(program, matrix, out, m["info"], _WIDTH)
-        copy_triangle(program, out, out)
+        if out.rows > LEAF:  # else there are zeros above already
+            copy_triangle(program, out, out)
 
     def on_cpu(a: Any, out: Any) -> Any:
         return _factor_on_cpu(transposed(a) if upper else a, upper)
@@ -143,7 +144,7 @@ def cholesky_inverse(factor: Any, *, upper: bool = False, out: Any = None, preci
     def record(program: Program, m: dict[str, Matrix]) -> None:
         lower = m["factor"].mT if upper else m["factor"]
         inverse = invert_blocks(program, lower, lower.rows).block(0, lower.rows)
-        program.product(m["out"], inverse.mT, inverse, triangle=Triangle.LOWER)
+        program.product(m["out"], inverse.mT, inverse, triangle=Triangle.LOWER, sparse=True)
         copy_triangle(program, m["out"], m["out"], mirror=True)
 
     def on_cpu(factor: Any, out: Any) -> Any:

@@ -111,13 +111,13 @@ class Program:
         return Matrix(WORKSPACE, View(self.bytes - size, shape, packed(shape)))
 
     def product(self, out: Matrix, a: Matrix, b: Matrix, c: Matrix | None = None, *, alpha: float = 1.0,
-                beta: float = 0.0, triangle: Triangle = Triangle.NONE) -> None:
-        """``out := alpha a b + beta c``, or one triangle of it; ``out`` may be ``c`` itself."""
+                beta: float = 0.0, triangle: Triangle = Triangle.NONE, sparse: bool = False) -> None:
+        """``out := alpha a b + beta c``, or one triangle of it; ``out`` may be ``c`` itself. ``sparse``: see `Problem`."""
         if 0 in out.shape:
             return
         one_operand = a.buffer == b.buffer and a.view == b.mT.view
         canonical = canonicalise(a.view, b.view, None if c is None else c.view, out.view, alpha=alpha, beta=beta,
-                                 triangle=triangle, one_operand=one_operand)
+                                 triangle=triangle, one_operand=one_operand, sparse=sparse)
         assert canonical.problem is not None, canonical.copies  # algorithms make no other matrices
         first, second = (b, a) if canonical.swapped else (a, b)
         self._add(canonical.problem, first, second, out if c is None else c, out)

@@ -168,7 +168,7 @@ def trmm(a: Any, b: Any, *, alpha: float = 1.0, left: bool = True, lower: bool =
             factor = (zeros.block(begin, first, end - begin, rows).mT if transposed
                       else zeros.block(first, begin, rows, end - begin))
             program.product(out.block(first, 0, rows, columns), factor, right.block(begin, 0, end - begin, columns),
-                            alpha=alpha)
+                            alpha=alpha, sparse=True)
 
     def on_cpu(a: Any, b: Any, out: Any) -> Any:
         full = triangle_of(a, lower, trans, unit)

@@ -196,6 +196,8 @@ def recipe(kernel: Kernel, config: TensorConfig, problem: Problem, arch: str) ->
     """
     p, panels = oriented(config, problem), kernel.family.panels
     macros = config.macros() | dict(kernel.defines) | triangle_macro(problem)
+    if p.sparse:
+        macros |= {"FEWEST": 0}  # of include/split/guard.cuh
     a, b = widths(p)
     if "a" not in panels:
         macros |= {"TRANS_A": int(p.trans_a), "WIDTH_A": a}

@@ -20,8 +20,6 @@ from ..recipe import Recipe, text_of
 
 BLOCK = 128     # rows that a thread block factors or inverts
 _TILE, _THREADS = 32, 256
-_TILE_BYTES = 4 * _TILE * _TILE
-_BLOCK_BYTES = (10 + 4) * _TILE_BYTES  # of a triangle of BLOCK rows, and of a panel (include/linalg/triangle_tiles.cuh)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +56,7 @@ def cholesky_block(arch: str, n: int, matrix: Strides, factor: Strides, inverse:
     """
     _require(1 <= n <= BLOCK, f"a block of {n} rows; give 1 to {BLOCK}")
     values = matrix, factor, inverse, n, first, left, max(columns, left + n)
-    return launch("cholesky_block", arch, count, "9q4i", *values, shared_bytes=_BLOCK_BYTES)
+    return launch("cholesky_block", arch, count, "9q4i", *values)
 
 
 def invert_block(arch: str, n: int, size: int, matrix: Strides, count: int, *, unit: bool = False) -> Launch:
@@ -70,7 +68,7 @@ def invert_block(arch: str, n: int, size: int, matrix: Strides, count: int, *, u
     _require(size > 0 and size % BLOCK == 0, f"inverses of {size} rows; give a multiple of {BLOCK}")
     blocks = -(-n // BLOCK)
     values = matrix, n, size, unit, blocks
-    return launch("invert_block", arch, count * blocks, "3q4i", *values, shared_bytes=_BLOCK_BYTES)
+    return launch("invert_block", arch, count * blocks, "3q4i", *values)
 
 
 def growth(arch: str, n: int, size: int, matrix: Strides, count: int, bound: float, *,
@@ -97,14 +95,14 @@ def substitute(arch: str, size: int, columns: int, matrix: Strides, right: Strid
     return launch("substitute", arch, count * tiles(columns), "9q6i", *values)
 
 
-def launch(name: str, arch: str, blocks: int, layout: str, *values: Strides | float, shared_bytes: int = 0) -> Launch:
+def launch(name: str, arch: str, blocks: int, layout: str, *values: Strides | float) -> Launch:
     """The launch of ``NAME.cu``, whose struct has ``values``: strides first."""
     _require(1 <= blocks <= MAX_BLOCKS, f"linalg_{name}: {blocks} thread blocks; give a batch and sizes that need "
                                         f"1 to {MAX_BLOCKS}")
     file = source.KERNELS / "linalg" / f"{name}.cu"
     recipe = Recipe(text_of(file), f"linalg_{name}", architecture(arch).name, {}, file.name)
     flat = [part for value in values for part in (astuple(value) if isinstance(value, Strides) else (value,))]
-    return Launch(recipe, blocks, _THREADS, pack(f"<{layout}", *flat), shared_bytes)
+    return Launch(recipe, blocks, _THREADS, pack(f"<{layout}", *flat))
 
 
 def tiles(size: int) -> int:

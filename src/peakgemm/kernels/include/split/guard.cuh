@@ -8,7 +8,9 @@
 #include "include/split/split_panel.cuh"
 
 constexpr int HIGHEST = 100, LOWEST = -96;  // sums of two rows' exponents, between which no product leaves FP32's range
-constexpr int FEWEST = 32;                  // elements that are not zero, in a row that has any
+#ifndef FEWEST
+#define FEWEST 32  // elements that are not zero, in a row that has any; 0: any number will do
+#endif
 constexpr int LOST_BITS = 4;                // of a tile's verdict, beside a bit for each half: it depends on sums
 
 // Whether a row (or column) with that many elements that are not zero is too sparse.

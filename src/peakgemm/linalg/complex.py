@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from ..arrays import library_of, locate
 from ..arrays.base import HOST, DeviceLibrary, View, check_dtype, refuse_overlap, stream_handle
+from ..arrays.numpy import host_view
 from ..calls.canonical import broadcasts, result_shape
 from ..calls.request import REPRODUCIBLE, check_precision, flag, number
 from ..errors import InvalidType, InvalidValue
@@ -102,9 +103,8 @@ def _located(product: Product) -> tuple[Any, int]:
     if not seen:
         library, index = locate(arrays, "complex64")
         if index == HOST:
-            reals = {name: library.as_real(x)[0] for name, x in arrays.items()}
-            refuse_overlap({name: library.view(x, name) for name, x in reals.items()}, 1.0,
-                           {name: library.host(x, name) for name, x in reals.items()})
+            hosts = {name: library.host(library.as_real(x)[0], name) for name, x in arrays.items()}
+            refuse_overlap({name: host_view(x) for name, x in hosts.items()}, 1.0, hosts)
         return library, index
     for name, x in arrays.items():
         check_dtype(str(getattr(x, "dtype", type(x).__name__)).removeprefix("torch."), name, "complex64")
@@ -212,13 +212,13 @@ def record(program: Program, a: Operand, b: Operand, c: Operand | None, out: Mat
     left = _interleaved(a.matrix)
     if left is None:
         count, rows, columns = _distinct(a.matrix)
-        left = program.allocate(count, rows, 2 * columns)
+        left = _allocate(program, a.matrix, rows, 2 * columns)
         numbers = Matrix(left.buffer, View(left.view.pointer, (count, rows, columns), (rows * columns, columns, 1)))
         if reads:
             _copy(program, Operand(a.matrix), numbers, 1.0)
     factor, alpha = (alpha, 1.0) if alpha.imag != 0 else (1.0, alpha)
     count, rows, columns = _distinct(b.matrix)
-    right = program.allocate(count, 2 * rows, 2 * columns)
+    right = _allocate(program, b.matrix, 2 * rows, 2 * columns)
     if reads:
         program.kernel(complex_pack(program.arch, Mode.EMBED, count, rows, columns, b.matrix.layout,
                                     Strides(2 * columns, 1, 2 * rows * columns), plane=columns, conjugated=b.conjugated,
@@ -234,8 +234,8 @@ def record_3m(program: Program, a: Operand, b: Operand, c: Operand | None, out: 
         c, beta = Operand(out), 1.0
     planes = []
     for x in (a, b):
-        count, rows, columns = shape = _distinct(x.matrix)
-        planes.append(target := program.allocate(3, *shape))
+        count, rows, columns = _distinct(x.matrix)
+        planes.append(target := _allocate(program, x.matrix, rows, columns, 3))
         program.kernel(complex_pack(program.arch, Mode.PLANES, count, rows, columns, x.matrix.layout,
                                     Strides(columns, 1, rows * columns), plane=count * rows * columns,
                                     conjugated=x.conjugated), a=x.matrix, c=target)
@@ -246,6 +246,13 @@ def record_3m(program: Program, a: Operand, b: Operand, c: Operand | None, out: 
     program.kernel(complex_pack(program.arch, Mode.COMBINE, count, rows, columns, Strides(columns, 1, rows * columns),
                                 out.layout, plane=count * rows * columns, factor=alpha, beta=beta,
                                 old=None if old is None else old.layout), a=products, c0=old, c=out)
+
+
+def _allocate(program: Program, batch: Matrix, rows: int, columns: int, *planes: int) -> Matrix:
+    """Real matrices in the workspace, of the ``batch`` that there is of others, which come twice where those do."""
+    memory = program.allocate(*planes, _distinct(batch)[0], rows, columns)
+    strides = (*memory.strides[:-3], memory.strides[-3] if batch.strides[0] else 0, columns, 1)
+    return Matrix(memory.buffer, View(memory.view.pointer, (*planes, batch.shape[0], rows, columns), strides))
 
 
 def _copy(program: Program, source: Operand, target: Matrix, factor: complex) -> None:

@@ -18,14 +18,14 @@ def matmul(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", reproduc
     """``a b``, by the rules of the array API's ``matmul``, in IEEE float32.
 
     Args:
-        a: float32, ``(..., M, K)`` or ``(K,)``.
+        a: float32, ``(..., M, K)`` or ``(K,)``; or complex64, as all arrays of the call (docs/arrays.md).
         b: float32, ``(..., K, N)`` or ``(K,)``, or what `prepare` made of it. Batch dimensions broadcast; a 1-D operand
             is a row (a) or a column (b), and its dimension is dropped from the result.
         out: written, where given: of the result's shape, any strides, no memory shared with an operand.
         precision: ``"ieee"``: FFMA arithmetic, nothing else. ``"emulated"``: on tensor cores where that is faster and
             the operands allow it, which is decided on the device, else FFMA; docs/accuracy.md has the bounds of both.
             ``"fp16x3"``, ``"tf32x3"``, ``"bf16x9"``: that scheme on tensor cores, with the same guard.
-            `explain` says what runs.
+            `explain` says what runs. ``"emulated-3m"``, of complex64: ``"emulated"`` by three real products, not four.
         reproducible: every element is one chain of FMAs over k = 0 ... K - 1, so that its bits depend on its row of
             ``a``, its column of ``b`` and nothing else: docs/reproducible.md. None: as ``PEAKGEMM_REPRODUCIBLE`` says.
         stream: a torch, CuPy or cuda.core stream, a ``CUstream`` as an integer, or anything with ``__cuda_stream__``;
@@ -65,10 +65,11 @@ def gemm(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, t
     Args:
         a, b: as for `matmul`, of two dimensions or more.
         c: float32, broadcastable to the result ``(..., M, N)``; not read where ``beta`` is 0.
-        alpha, beta: real numbers, rounded to float32, -0.0 to 0.0. ``beta`` None: 1 where ``c`` is given, else 0. With
-            ``alpha`` 0 neither ``a`` nor ``b`` is read, as in BLAS: a NaN there does not reach the result.
+        alpha, beta: real numbers, rounded to float32, -0.0 to 0.0; complex ones of complex64 arrays. ``beta`` None: 1
+            where ``c`` is given, else 0. With ``alpha`` 0 neither ``a`` nor ``b`` is read, as in BLAS: a NaN there does
+            not reach the result.
         trans_a, trans_b: ``a`` is stored ``(..., K, M)``, ``b`` ``(..., N, K)``; no copy is made. A bool, 0 or 1, or
-            BLAS's letters ``"N"``, ``"T"`` and ``"C"``.
+            BLAS's letters ``"N"``, ``"T"`` and ``"C"``, which also conjugates.
         out: as for `matmul`; it may be ``c`` itself (update in place), and shares no other memory with it.
         precision, reproducible, stream, devices: as for `matmul`.
 

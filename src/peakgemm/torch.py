@@ -17,7 +17,7 @@ __all__ = ["use"]
 
 
 def use(precision: str = "ieee", reproducible: bool | None = None) -> Use:
-    """Let peakgemm run torch's own FP32 products on CUDA: ``with peakgemm.torch.use(): model(x)``.
+    """Let peakgemm run torch's own FP32 and complex64 products on CUDA: ``with peakgemm.torch.use(): model(x)``.
 
     Reroutes ``mm``, ``addmm``, ``bmm`` and ``baddbmm``, with their ``out=`` and in-place forms, and so
     ``matmul``, ``linear`` and ``einsum``. Everything else goes to torch's own kernels as before: other dtypes,

@@ -187,6 +187,28 @@ class ProductCases:
                 assert not wanted or torch.allclose(x.grad, y.grad, rtol=1e-3, atol=1e-3 * float(y.grad.abs().max()))
 
 
+    @pytest.mark.parametrize("compiled", [False, True])
+    def test_complex_gradients(self, compiled):
+        """Of conjugates, lazy ones too, as torch's own products have them."""
+        torch._dynamo.reset()
+        mine, theirs = ([torch.complex(self.draw(*shape), self.draw(*shape, seed=1)).requires_grad_()
+                         for shape in ((2, 5, 7), (3, 7), (3,))] for _ in range(2))
+
+        def model(a, b, c):
+            first = pg.gemm(a, b, c, alpha=1j, beta=2 - 1j, trans_b="C")
+            return first.abs().sum() + pg.matmul(a[0].conj(), b.mT).real.sum()
+
+        if compiled:
+            model = torch.compile(model, fullgraph=True, backend="eager")
+        got = model(*mine)
+        a, b, c = theirs
+        want = (1j * (a @ b.mH) + (2 - 1j) * c).abs().sum() + (a[0].conj() @ b.mT).real.sum()
+        got.backward()
+        want.backward()
+        for x, y in ((got, want), *((x.grad, y.grad) for x, y in zip(mine, theirs, strict=True))):
+            assert torch.allclose(x, y, rtol=1e-4, atol=1e-4)
+
+
 class UseCases:
     """The rerouting of torch's own products; on the CPU's key NumPy does what the GPU would."""
 

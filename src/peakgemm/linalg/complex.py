@@ -100,6 +100,9 @@ def _located(product: Product) -> tuple[Any, int]:
     else:
         core = sys.modules.get("jax.core")
         seen = core is not None and any(isinstance(x, core.Tracer) for x in arrays.values())
+        if seen and product.out is not None:
+            raise InvalidValue("out was given for JAX arrays under jit, grad or vmap, where XLA places results; leave "
+                               "it out")
     if not seen:
         library, index = locate(arrays, "complex64")
         if index == HOST:

@@ -117,6 +117,8 @@ def sgemm(alpha: Any, a: Any, b: Any, beta: Any = 0.0, c: Any = None, trans_a: i
     first, second = (True if trans == 2 and type(trans) is int else flag(trans, name)
                      for name, trans in (("trans_a", trans_a), ("trans_b", trans_b)))
     of_a, of_b = _shape(a, "a", 2, "sgemm"), _shape(b, "b", 2, "sgemm")
+    if _is_complex(a):
+        raise InvalidType("a is complex; sgemm multiplies real matrices: use gemm, which takes complex64")
     if c is None:
         return gemm(a, b, alpha=alpha, trans_a=first, trans_b=second)
     want = (of_a[1] if first else of_a[0], of_b[0] if second else of_b[1])
@@ -264,7 +266,8 @@ def _request(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, trans
 
 def _is_complex(x: Any) -> bool:
     dtype = getattr(x, "dtype", None)
-    return bool(getattr(dtype, "is_complex", False)) or getattr(dtype, "kind", "") == "c"  # of torch; of all others
+    of_torch: bool | None = getattr(dtype, "is_complex", None)
+    return getattr(dtype, "kind", "") == "c" if of_torch is None else of_torch
 
 
 def _complex(*arrays: Any, **options: Any) -> Any:

@@ -83,8 +83,8 @@ def gemm(real_gemm: Callable[..., Any], a: Any, b: Any, c: Any = None, *, alpha:
 
 
 def _located(product: Product) -> tuple[Any, int]:
-    """The library of the arrays, and their device; `HOST` also where torch's dispatcher or autograd, or JAX's tracer,
-    has to see the operations."""
+    """The library of the arrays, and their device; no library and `HOST` where torch's dispatcher or autograd, or JAX's
+    tracer, has to see the operations."""
     arrays = product.arrays()
     if hasattr(product.a, "requires_grad"):
         import torch
@@ -111,7 +111,7 @@ def _located(product: Product) -> tuple[Any, int]:
         return library, index
     for name, x in arrays.items():
         check_dtype(str(getattr(x, "dtype", type(x).__name__)).removeprefix("torch."), name, "complex64")
-    return library_of(product.a, "a"), HOST
+    return None, HOST
 
 
 def _as_matrices(product: Product) -> tuple[Product, tuple[int, ...]]:

@@ -21,6 +21,7 @@ from peakgemm.kernels.ffma.skinny import SKINNY
 from peakgemm.kernels.ffma.small import SMALL
 from peakgemm.kernels.ffma.specialised import SPECIALISED
 from peakgemm.kernels.library import recipes
+from peakgemm.kernels.linalg import leaves
 from peakgemm.kernels.recipe import Recipe
 from peakgemm.problem import Problem
 from peakgemm.runtime.architectures import architecture
@@ -70,7 +71,7 @@ def emulated() -> Iterator[Recipe]:
 def wanted() -> dict[str, Recipe]:
     """Every recipe, by the name of its cubin."""
     different = {(made.file, made.entry, made.arch, tuple(made.macros.items())): made
-                 for made in (*ieee(), *emulated())}
+                 for made in (*ieee(), *emulated(), *leaves.recipes(ARCH))}
     return {made.name: made for made in different.values()}
 
 

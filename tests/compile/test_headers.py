@@ -33,7 +33,7 @@ def recipes() -> list[Recipe]:
     made += [SPECIALISED.recipe(slices, PROBLEM, ARCH), SPECIALISED.reduce_recipe(slices, PROBLEM, ARCH)]
     made += [PRODUCTS["fp16x3"].reduce_recipe(PRODUCTS["fp16x3"].default, PROBLEM, ARCH),
              split_recipe(fp16, PROBLEM, ARCH), repack.recipe(ARCH)]
-    made.append(leaves.invert_block(ARCH, 1, leaves.BLOCK, leaves.Strides(1, 1), 1).recipe)
+    made += leaves.recipes(ARCH)
     made += [SMALL.recipe(next(small.configurations(SMALL_ONE, gpu)), SMALL_ONE, ARCH)]
     return made + [kernel.recipe(kernel.config_for(ARCH), PROBLEM, ARCH) for kernel in LADDER]
 

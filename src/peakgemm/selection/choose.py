@@ -17,6 +17,7 @@ from ..kernels import shortfall
 from ..kernels.emulated.schemes import SCHEMES, Scheme, schemes_on
 from ..kernels.ffma import repack
 from ..kernels.library import EMULATED, KERNELS, kernel_named
+from ..kernels.linalg import leaves
 from ..kernels.profile import Machine
 from ..kernels.recipe import Recipe
 from ..kernels.registry import Kernel
@@ -193,7 +194,7 @@ def product_us(problem: Problem, arch: str, sm_count: int, device_name: str, pre
 
 def warm_set(arch: str) -> list[Recipe]:
     """What `cache warm` compiles: every configuration of ``arch`` for aligned operands of each layout, and what adds up
-    partial sums or repacks the first chunk of K."""
+    partial sums or repacks the first chunk of K; and the kernels of linear algebra."""
     problems = [Problem(1024, 1024, 1024, 1024, 1024, 1024, trans_a=ta, trans_b=tb)
                 for ta in (False, True) for tb in (False, True)]
     gpu = machine(arch, architecture(arch).gpu_sms)
@@ -202,4 +203,4 @@ def warm_set(arch: str) -> list[Recipe]:
     recipes += [kernel.reduce_recipe(config, problems[0], arch) for kernel, config in each if config.cluster == 1]
     if any(kernel.tensor_copies for kernel, _ in each):
         recipes.append(repack.recipe(arch))
-    return list(dict.fromkeys(recipes))
+    return list(dict.fromkeys([*recipes, *leaves.recipes(arch)]))

@@ -17,47 +17,40 @@ struct Growth {
   float bound;
   int unused;
 };
-constexpr int ROWS = 32, WARPS = 8, THREADS = 32 * WARPS;
+constexpr int TILE = 32, WARPS = 8, THREADS = 32 * WARPS, LINES = TILE / WARPS;
 
-// The sum over j <= row of |matrix(row, j)| x_j; x: 1 where there is no vector. The row's sum for each thread of the
-// first warp, for row `first` + lane.
+// The sum over j <= row of |matrix(row, j)| x_j, x being ones where there is no vector: of row `first` + lane, for each
+// thread of the first warp.
 __device__ __forceinline__ float row_sum(const float* matrix, const Strides& s, const float* x, int first, int rows,
                                          bool unit) {
-  __shared__ float sums[WARPS][ROWS];
+  __shared__ float sums[TILE][TILE + 1];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const auto term = [&](int row, int j) {
-    const float value = unit && j == row ? 1.0f : fabsf(matrix[s.at(row, j)]);
-    return x ? value * x[j] : value;
-  };
-  if (s.along_rows()) {  // a row a lane, and every eighth column a warp
-    const int row = first + lane;
-    float sum = 0;
-#pragma unroll 8
-    for (int j = warp; j < min(rows, first + ROWS); j += WARPS)
-      if (row < rows && j <= row) sum += term(row, j);
-    sums[warp][lane] = sum;
-  } else {  // four rows a warp, and every 32nd column a lane
-    for (int i = warp; i < ROWS; i += WARPS) {
-      const int row = first + i;
-      float sum = 0;
-      if (row < rows)
-#pragma unroll 8
-        for (int j = lane; j <= row; j += 32) sum += term(row, j);
-      for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-      if (lane < WARPS) sums[lane][i] = lane == 0 ? sum : 0.0f;
+  float sum[LINES] = {};
+#pragma unroll 4
+  for (int j = 0; j < first + TILE; j += TILE)
+#pragma unroll
+    for (int line = 0; line < LINES; ++line) {
+      const auto [r, c] = s.position(warp + WARPS * line, lane);
+      const int row = first + r, column = j + c;
+      if (row >= rows || column > row) continue;
+      sum[line] += (unit && column == row ? 1.0f : fabsf(matrix[s.at(row, column)])) * (x ? x[column] : 1.0f);
     }
+#pragma unroll
+  for (int line = 0; line < LINES; ++line) {
+    const auto [r, c] = s.position(warp + WARPS * line, lane);
+    sums[r][c] = sum[line];
   }
   __syncthreads();
-  float sum = 0;
-  for (int w = 0; w < WARPS; ++w) sum += sums[w][lane];
-  return sum;
+  float total = 0;
+  for (int c = 0; c < TILE; ++c) total += sums[lane][c];
+  return total;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 linalg_growth(const float* A, const float* B, const float* C0, float* C, char* workspace,
               const __grid_constant__ Growth s) {
-  const int slabs = (s.n + ROWS - 1) / ROWS, blocks = (s.n + s.size - 1) / s.size;
-  const int batch = blockIdx.x / slabs, row = blockIdx.x % slabs * ROWS, block = row / s.size;
+  const int slabs = (s.n + TILE - 1) / TILE, blocks = (s.n + s.size - 1) / s.size;
+  const int batch = blockIdx.x / slabs, row = blockIdx.x % slabs * TILE, block = row / s.size;
   const int begin = block * s.size, rows = min(s.size, s.n - begin), first = row - begin;
   const long long number = static_cast<long long>(batch) * blocks + block;
   float* const vector = reinterpret_cast<float*>(workspace) + static_cast<long long>(batch) * s.n + begin;

@@ -20,6 +20,7 @@ from ..recipe import Recipe, text_of
 
 BLOCK = 128     # rows that a thread block factors or inverts
 _TILE, _THREADS = 32, 256
+_FILLERS = 8  # thread blocks that store zeros beside a block of an inverse
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +42,24 @@ def triangle(arch: str, rows: int, columns: int, source: Strides, target: Stride
 
     ``mirror``: the square C := the symmetric matrix of which A has the lower triangle. C may be A, by the same strides.
     """
-    blocks = count * tiles(rows) * tiles(columns)
-    return launch("triangle", arch, blocks, "6q4i", source, target, rows, columns, unit, mirror)
+    blocks = count * _tiles(rows) * _tiles(columns)
+    return _launch("triangle", arch, blocks, "6q4i", source, target, rows, columns, unit, mirror)
 
 
 def cholesky_block(arch: str, n: int, matrix: Strides, factor: Strides, inverse: Strides, count: int, *, first: int = 0,
                    left: int = 0, columns: int = 0) -> Launch:
     """C := the Cholesky factor of A, ``n`` <= `BLOCK` rows, whose lower triangle is read; zeros above it. C may be A.
 
-    The workspace: ``n`` rows, from their first column, that get the inverse of the
-    factor behind ``left`` zeros, and zeros behind that up to ``columns``.
-    C0: an int32 for each matrix, LAPACK's info. Nothing is done for a matrix whose info is not 0. Where a leading minor
-    is not positive definite, info becomes ``first`` plus its order, and what both outputs then hold is undefined.
+    The workspace: ``n`` rows, from their first column, that get the inverse of the factor behind ``left`` zeros, and
+    zeros behind that up to ``columns``.
+    C0: an int32 for each matrix, LAPACK's info. A matrix whose info is not 0 is left alone. Where a leading minor is
+    not positive definite, info becomes ``first`` plus its order, and what both outputs then hold is undefined.
     """
     _require(1 <= n <= BLOCK, f"a block of {n} rows; give 1 to {BLOCK}")
-    values = matrix, factor, inverse, n, first, left, max(columns, left + n)
-    return launch("cholesky_block", arch, count, "9q4i", *values)
+    columns = max(columns, left + n)
+    fillers = _FILLERS if columns > n else 0
+    values = matrix, factor, inverse, n, first, left, columns, count, 0
+    return _launch("cholesky_block", arch, count * (1 + fillers), "9q6i", *values)
 
 
 def invert_block(arch: str, n: int, size: int, matrix: Strides, count: int, *, unit: bool = False) -> Launch:
@@ -67,8 +70,9 @@ def invert_block(arch: str, n: int, size: int, matrix: Strides, count: int, *, u
     """
     _require(size > 0 and size % BLOCK == 0, f"inverses of {size} rows; give a multiple of {BLOCK}")
     blocks = -(-n // BLOCK)
-    values = matrix, n, size, unit, blocks
-    return launch("invert_block", arch, count * blocks, "3q4i", *values)
+    fillers = _FILLERS if size > min(n, BLOCK) else 0
+    values = matrix, n, size, unit, blocks, count * blocks, 0
+    return _launch("invert_block", arch, count * blocks * (1 + fillers), "3q6i", *values)
 
 
 def growth(arch: str, n: int, size: int, matrix: Strides, count: int, bound: float, *,
@@ -79,8 +83,8 @@ def growth(arch: str, n: int, size: int, matrix: Strides, count: int, bound: flo
     for each, which becomes 1 where the largest row sum of ``|B| |A|`` is greater than ``bound`` or is no number,
     else 0. The workspace: ``n`` floats for each matrix.
     """
-    blocks = count * tiles(n)
-    return [launch("growth", arch, blocks, "3q4if4x", matrix, n, size, unit, second, bound)
+    blocks = count * _tiles(n)
+    return [_launch("growth", arch, blocks, "3q4if4x", matrix, n, size, unit, second, bound)
             for second in (False, True)]
 
 
@@ -92,20 +96,28 @@ def substitute(arch: str, size: int, columns: int, matrix: Strides, right: Strid
     for each matrix, of which number ``block`` counts.
     """
     values = matrix, right, target, size, columns, unit, transposed, block, blocks
-    return launch("substitute", arch, count * tiles(columns), "9q6i", *values)
+    return _launch("substitute", arch, count * _tiles(columns), "9q6i", *values)
 
 
-def launch(name: str, arch: str, blocks: int, layout: str, *values: Strides | float) -> Launch:
+def recipes(arch: str) -> list[Recipe]:
+    """Of all these kernels, which are the same whatever the sizes."""
+    return [_recipe(name, arch) for name in ("triangle", "cholesky_block", "invert_block", "growth", "substitute")]
+
+
+def _launch(name: str, arch: str, blocks: int, layout: str, *values: Strides | float) -> Launch:
     """The launch of ``NAME.cu``, whose struct has ``values``: strides first."""
     _require(1 <= blocks <= MAX_BLOCKS, f"linalg_{name}: {blocks} thread blocks; give a batch and sizes that need "
                                         f"1 to {MAX_BLOCKS}")
-    file = source.KERNELS / "linalg" / f"{name}.cu"
-    recipe = Recipe(text_of(file), f"linalg_{name}", architecture(arch).name, {}, file.name)
     flat = [part for value in values for part in (astuple(value) if isinstance(value, Strides) else (value,))]
-    return Launch(recipe, blocks, _THREADS, pack(f"<{layout}", *flat))
+    return Launch(_recipe(name, arch), blocks, _THREADS, pack(f"<{layout}", *flat))
 
 
-def tiles(size: int) -> int:
+def _recipe(name: str, arch: str) -> Recipe:
+    file = source.KERNELS / "linalg" / f"{name}.cu"
+    return Recipe(text_of(file), f"linalg_{name}", architecture(arch).name, {}, file.name)
+
+
+def _tiles(size: int) -> int:
     return -(-size // _TILE)
 
 

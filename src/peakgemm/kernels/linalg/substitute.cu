@@ -15,14 +15,14 @@ struct Substitute {
   int size, columns, unit, transposed, block, blocks;
 };
 constexpr int TILE = 32, WARPS = 8, THREADS = 32 * WARPS, LINES = TILE / WARPS;
+constexpr int WIDTH = TILE + 4;  // of a row in shared memory: four floats are read at once
 
 // A tile of a matrix, zeros beyond its edge; to be seen by others after a barrier.
-__device__ __forceinline__ void load_tile(float (&tile)[TILE][TILE + 1], const float* from, const Strides& s, int i,
+__device__ __forceinline__ void load_tile(float (&tile)[TILE][WIDTH], const float* from, const Strides& s, int i,
                                           int j, int rows, int columns) {
 #pragma unroll
   for (int line = 0; line < LINES; ++line) {
-    const int lane = threadIdx.x % 32, other = threadIdx.x / 32 + WARPS * line;
-    const int r = s.along_rows() ? lane : other, c = s.along_rows() ? other : lane;
+    const auto [r, c] = s.position(threadIdx.x / 32 + WARPS * line, threadIdx.x % 32);
     tile[r][c] = i + r < rows && j + c < columns ? from[s.at(i + r, j + c)] : 0.0f;
   }
 }
@@ -30,7 +30,7 @@ __device__ __forceinline__ void load_tile(float (&tile)[TILE][TILE + 1], const f
 extern "C" __global__ void __launch_bounds__(THREADS)
 linalg_substitute(const float* A, const float* B, const float* C0, float* C, char* workspace,
                   const __grid_constant__ Substitute s) {
-  __shared__ float left[TILE][TILE + 1], right[TILE][TILE + 1];
+  __shared__ __align__(16) float left[TILE][WIDTH], right[TILE][WIDTH];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slabs = (s.columns + TILE - 1) / TILE;
   const int batch = blockIdx.x / slabs, column = blockIdx.x % slabs * TILE;
   Strides matrix = s.matrix, from = s.from, to = s.to;
@@ -55,7 +55,9 @@ linalg_substitute(const float* A, const float* B, const float* C0, float* C, cha
       load_tile(left, l, matrix, i, k, s.size, s.size);
       load_tile(right, x, to, k, column, s.size, s.columns);
       __syncthreads();
+#pragma unroll 8
       for (int e = 0; e < TILE; ++e)
+#pragma unroll
         for (int line = 0; line < LINES; ++line)
           sum[line] = fmaf(-left[warp + WARPS * line][e], right[e][lane], sum[line]);
     }
@@ -71,7 +73,7 @@ linalg_substitute(const float* A, const float* B, const float* C0, float* C, cha
       }
     __syncthreads();
     for (int line = 0; line < LINES; ++line) {
-      const int other = warp + WARPS * line, r = to.along_rows() ? lane : other, c = to.along_rows() ? other : lane;
+      const auto [r, c] = to.position(warp + WARPS * line, lane);
       if (i + r < s.size && column + c < s.columns) x[to.at(i + r, column + c)] = right[r][c];
     }
     __syncthreads();

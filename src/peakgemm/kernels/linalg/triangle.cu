@@ -29,8 +29,7 @@ linalg_triangle(const float* A, const float* B, const float* C0, float* C, char*
   previous_kernel_has_ended();
 #pragma unroll
   for (int line = 0; line < LINES; ++line) {
-    const int other = warp + WARPS * line;
-    const int r = s.from.along_rows() ? lane : other, c = s.from.along_rows() ? other : lane;
+    const auto [r, c] = s.from.position(warp + WARPS * line, lane);
     const int row = TILE * i + r, column = TILE * j + c;
     float value = row == column;
     if (row < s.rows && column < s.columns && (column < row || (column == row && !s.unit)))
@@ -40,8 +39,7 @@ linalg_triangle(const float* A, const float* B, const float* C0, float* C, char*
   __syncthreads();
 #pragma unroll
   for (int line = 0; line < LINES; ++line) {
-    const int other = warp + WARPS * line;
-    const int r = s.to.along_rows() ? lane : other, c = s.to.along_rows() ? other : lane;
+    const auto [r, c] = s.to.position(warp + WARPS * line, lane);
     const int row = TILE * i + r, column = TILE * j + c;
     const bool changes = !in_place || (row <= column && !s.mirror);
     if (row < s.rows && column < s.columns && changes && !(s.mirror && row < column))

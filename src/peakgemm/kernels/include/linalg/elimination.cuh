@@ -18,8 +18,21 @@ constexpr int PITCH = STEP + 4;  // of a panel's rows: eight lanes that read qua
 struct Shared {
   float given[ROWS][PITCH];  // of eight columns what the matrix has,
   float panel[ROWS][PITCH];  // and what has been added to that
-  float solved[STEP][ROWS];
+  float solved[STEP][ROWS + 4];  // so that four rows of eight columns lie in all banks
+  float corner[STEP][STEP];      // L's own rows of these columns
 };
+
+// Of eight columns of ROWS rows, the element that a thread moves in round `i`: neighbours are neighbours in memory.
+struct Element {
+  int row, column;
+
+  __device__ __forceinline__ Element(int i, bool along_rows) {
+    const int number = threadIdx.x + i * THREADS;
+    row = along_rows ? number % ROWS : number / STEP;
+    column = along_rows ? number / ROWS : number % STEP;
+  }
+};
+constexpr int EACH = ROWS * STEP / THREADS;
 
 // Where a thread's 8 x 8 elements begin. A warp has 4 x 8 of them, so that whole warps have nothing left to do early.
 __device__ __forceinline__ int block_row() { return threadIdx.x / 64 * 4 + threadIdx.x % 32 / 8; }
@@ -34,23 +47,38 @@ struct Elimination {
   bool unit;
 };
 
+// All threads: eight columns of the factor, and eight rows of the inverse, with zeros on their other sides.
+__device__ __forceinline__ void store(const Elimination& e, const Shared& shared, int first, bool factor) {
+#pragma unroll
+  for (int i = 0; i < EACH; ++i) {
+    const Element x(i, e.inverse_strides.row != 1), y(i, e.factor_strides.along_rows());
+    if (x.row < e.n && first + x.column < e.n)
+      e.inverse[e.inverse_strides.at(first + x.column, x.row)] =
+          x.row <= first + x.column ? shared.solved[x.column][x.row] : 0.f;
+    if (!factor || y.row >= e.n || first + y.column >= e.n) continue;
+    const int inside = y.row - first;
+    e.factor[e.factor_strides.at(y.row, first + y.column)] =
+        inside < y.column ? 0.f : inside < STEP ? shared.corner[inside][y.column] : shared.solved[y.column][y.row];
+  }
+}
+
 // The order of the leading minor that is not positive definite, or 0; to threads 0 ... 127.
 template <bool FACTOR>
 __device__ __forceinline__ int eliminate(const Elimination& e, Shared& shared) {
   const int thread = threadIdx.x, down = block_row(), right = block_column();
-  float s[STEP][STEP] = {}, next[STEP];
-  // Eight columns of this thread's row; what is above the diagonal are zeros of X, rows behind the last those of an
-  // identity.
+  float s[STEP][STEP] = {}, next[EACH];
+  // Eight columns, one step ahead; above the diagonal are zeros of X, rows behind the last are those of an identity.
   auto load = [&](int first) {
 #pragma unroll
-    for (int j = 0; j < STEP; ++j) {
-      const int column = first + j;
-      next[j] = thread == column;
-      if (thread < e.n && column <= thread && !(e.unit && thread == column))
-        next[j] = e.from[e.from_strides.at(thread, column)];
+    for (int i = 0; i < EACH; ++i) {
+      const Element x(i, e.from_strides.along_rows());
+      const int column = first + x.column;
+      next[i] = x.row == column;
+      if (x.row < e.n && column <= x.row && !(e.unit && x.row == column))
+        next[i] = e.from[e.from_strides.at(x.row, column)];
     }
   };
-  if (thread < ROWS) load(0);
+  load(0);
   int failed = 0;
 #pragma unroll 1
   for (int first = 0; first < e.n; first += STEP) {
@@ -62,13 +90,12 @@ __device__ __forceinline__ int eliminate(const Elimination& e, Shared& shared) {
         for (int j = 0; j < STEP; j += 4)
           *reinterpret_cast<float4*>(&shared.panel[down * STEP + i][j]) =
               make_float4(s[i][j], s[i][j + 1], s[i][j + 2], s[i][j + 3]);
-    if (thread < ROWS) {
 #pragma unroll
-      for (int j = 0; j < STEP; j += 4)
-        *reinterpret_cast<float4*>(&shared.given[thread][j]) =
-            make_float4(next[j], next[j + 1], next[j + 2], next[j + 3]);
-      load(first + STEP);
+    for (int i = 0; i < EACH; ++i) {
+      const Element x(i, e.from_strides.along_rows());
+      shared.given[x.row][x.column] = next[i];
     }
+    load(first + STEP);
     __syncthreads();
     // Rows of X up to these columns', and of L behind; then, of FACTOR, L's own rows of these columns.
     if (thread < ROWS + (FACTOR ? STEP : 0)) {
@@ -112,17 +139,12 @@ __device__ __forceinline__ int eliminate(const Elimination& e, Shared& shared) {
           if (!given) v[i] = fmaf(-v[j], d[i][j], v[i]);
         }
       }
-      float* factor = e.factor + e.factor_strides.at(row, first);
-      float* inverse = e.inverse + e.inverse_strides.at(first, row);
 #pragma unroll
-      for (int j = 0; j < STEP; ++j, factor += e.factor_strides.column, inverse += e.inverse_strides.row) {
-        if (thread < ROWS) shared.solved[j][row] = v[j];
-        if (row >= e.n || first + j >= e.n) continue;
-        if (FACTOR && !identity) *factor = row >= first + j ? v[j] : 0.f;
-        if (thread < ROWS) *inverse = row <= first + j ? v[j] : 0.f;
-      }
+      for (int j = 0; j < STEP; ++j)
+        (thread < ROWS ? shared.solved[j][row] : shared.corner[row - first][j]) = v[j];
     }
     __syncthreads();
+    store(e, shared, first, FACTOR);
     if (right > step && ((FACTOR && down >= right) || down <= step))
 #pragma unroll 2
       for (int k = 0; k < STEP; ++k) {
@@ -141,14 +163,14 @@ __device__ __forceinline__ int eliminate(const Elimination& e, Shared& shared) {
   return failed;
 }
 
-// Zeros in `rows` rows of `columns`, but for as many columns as rows behind `left`.
+// Zeros in `rows` rows of `columns`, but for as many columns as rows behind `left`. Lanes along the rows of W, or down.
 __device__ __forceinline__ void zero_beside(float* to, const Strides& s, int rows, int left, int columns) {
-  const bool along_rows = s.along_rows();
-  const int length = along_rows ? rows : columns;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const bool along = s.along_rows();
+  const int down = along ? 32 : THREADS / 32, right = along ? THREADS / 32 : 32;
 #pragma unroll 1
-  for (int i = threadIdx.x; i < rows * columns; i += THREADS) {
-    const int line = i / length, inside = i - line * length;
-    const int r = along_rows ? inside : line, c = along_rows ? line : inside;
-    if (c < left || c >= left + rows) to[s.at(r, c)] = 0.f;
-  }
+  for (int r = along ? lane : warp; r < rows; r += down)
+#pragma unroll 4
+    for (int c = along ? warp : lane; c < columns; c += right)
+      if (c < left || c >= left + rows) to[s.at(r, c)] = 0.f;
 }

@@ -26,7 +26,7 @@ def use(precision: str = "ieee", reproducible: bool | None = None) -> Use:
     Enter and leave it while no other thread multiplies.
 
     Args:
-        precision: ``"ieee"``, whatever torch's TF32 switches say, or another one of `peakgemm.matmul`.
+        precision: ``"ieee"``, whatever torch's TF32 switches say, or another one of `peakgemm.matmul` for float32.
         reproducible: as for `peakgemm.matmul`.
 
     Returns:

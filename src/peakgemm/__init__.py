@@ -23,6 +23,7 @@ _PUBLIC = {
     "explain": "api",
     "gemm": "api",
     "jax": "jax",
+    "linalg": "linalg",
     "matmul": "api",
     "mm": "api",
     "multiply_files": "calls.host.files",
@@ -36,16 +37,16 @@ _PUBLIC = {
     "simulator": "tools.simulator",
     "torch": "torch",
 }
-_MODULES = ("distributed", "jax", "simulator", "torch")  # public as modules
+_MODULES = ("distributed", "jax", "linalg", "simulator", "torch")  # public as modules
 
 __all__ = [
     "Config", "Explanation", "PeakgemmError", "Plan", "Prepared", "Problem", "__version__", "addmm", "bmm",
-    "distributed", "explain", "gemm", "jax", "matmul", "mm", "multiply_files", "occupancy", "plan", "precisions",
-    "prepare", "replay", "run_rung", "sgemm", "simulator", "torch",
+    "distributed", "explain", "gemm", "jax", "linalg", "matmul", "mm", "multiply_files", "occupancy", "plan",
+    "precisions", "prepare", "replay", "run_rung", "sgemm", "simulator", "torch",
 ]
 
 if TYPE_CHECKING:
-    from . import distributed, jax, torch
+    from . import distributed, jax, linalg, torch
     from .api import addmm, bmm, explain, gemm, matmul, mm, plan, prepare, replay, sgemm
     from .calls.host.files import multiply_files
     from .calls.plan import Explanation, Plan

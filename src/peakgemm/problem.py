@@ -111,9 +111,10 @@ class Problem:
     ``c0`` gives the row and column strides of the matrix that beta scales (0 broadcasts);
     None: it is C itself. ``batch`` repeats the product. The kernels of the ladder take
     neither: see `is_plain`. ``trans_c``: C is stored as ``(N, M)``, ``ldc`` elements from n to n; so
-    `turned` asks for C^T, which some tensor-core kernels compute. ``triangle``: what is computed and written of a square
-    C. ``one_operand``: op(B) is op(A)^T, the same memory, which kernels that split operands before split once.
-    ``sparse``: sums of few terms, as of triangular operands, need not be as exact as FP32's; tensor cores may have them.
+    `turned` asks for C^T, which some tensor-core kernels compute. ``triangle``: what is computed and written of a
+    square C. ``one_operand``: op(B) is op(A)^T, the same memory, which kernels that split operands before split once.
+    ``sparse``: sums of few terms, as of triangular operands, need not be as exact as FP32's; tensor cores may
+    have them.
 
     Raises:
         InvalidValue: a negative size, a size above 2**31 - 1024, a leading
@@ -234,6 +235,7 @@ class _Shared:
     trans_c = False   # C^T is computed
     chunked = False   # sums over 32 k-steps are added up among themselves; else K is one chain
     aligned = False   # vector accesses, and no bounds test
+    traits: ClassVar[tuple[str, ...]] = ()  # properties that follow from the fields, and are macros as those are
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,9 +309,9 @@ class Config(_Shared):
         return -(-problem.k // self.bk)
 
     def macros(self) -> dict[str, int]:
-        """The ``#define`` that the compilation passes for each field, and for the raster of all kernels."""
-        return {"RASTER": self.raster} | {f.name.upper(): int(getattr(self, f.name)) for f in fields(self)
-                                          if f.name not in _OF_LAUNCH}
+        """The ``#define`` that the compilation passes for each field and trait, and for the raster of all kernels."""
+        named = (*(f.name for f in fields(self) if f.name not in _OF_LAUNCH), *self.traits)
+        return {"RASTER": self.raster} | {name.upper(): int(getattr(self, name)) for name in named}
 
     def label(self) -> str:
         """``BMxBNxBK/TMxTN`` and what differs from the plain kernel."""

@@ -111,7 +111,7 @@ def test_each_sector_of_the_large_operand_is_read_once() -> None:
     (200000, 12, 64, "B"), (200000, 12, 16, "AB"), (8, 10**6, 8, "A"), (12, 200000, 64, "A"), (64, 64, 64, "A")])
 def test_what_all_tiles_read_comes_by_way_of_l1(m: int, n: int, k: int, via_l1: str) -> None:
     problem = Problem.contiguous(m, n, k)
-    macros = small.specialisation(problem)
+    macros = small.layouts(problem)
     assert "".join(name for name in "AB" if macros[f"VIA_L1_{name}"]) == via_l1
     text = compile_for(SMALL, small.tiles(k)[-1], problem, "sm_90", "ptx").code.decode()
     assert ("cp.async.ca." in text, "cp.async.cg." in text) == (True, via_l1 != "AB")

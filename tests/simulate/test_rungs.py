@@ -61,7 +61,7 @@ def test_bits_are_the_h100s(kernel: Kernel) -> None:
 
 
 def without_strays(report: Any, counted: dict[str, int]) -> dict[str, int]:
-    """The counters without the narrow loads that NVRTC adds to rungs 13 and 14 in some compilations.
+    """The counters without the narrow loads that NVRTC adds to rungs 13, 14 and 16 in some compilations.
 
     The same source gives different PTX from one compilation to the next: beside the `ld.shared.v4` that fetch every
     fragment there are, in about one of four, one or two `ld.shared.v2` or `ld.shared.f32` of the same words.
@@ -86,7 +86,7 @@ def test_counters_are_the_profilers(shape: tuple[int, ...], row: dict[str, Any],
     monkeypatch.setattr(counters, "run_rung", lambda *a, **k: reports.append(real(*a, **k)) or reports[-1])
     own = counters.simulated(row["number"], row["config_name"], shape, COUNTERS["arch"])
     assert reports[0].clean
-    if row["number"] in (13, 14):
+    if row["number"] in (13, 14, 16):
         own = without_strays(reports[0], own)
     assert set(own) == set(counters.COMPARED)
     differs = [name for name in counters.COMPARED if own[name] != row["ncu"][name]]

@@ -59,7 +59,7 @@ def test_a_rung():
     code, out, err = run("warp-tile --size 64")
     assert (code, err) == (0, "")
     assert "12 warp tile, M, N, K = 64, 64, 64: largest error" in out and "No fault found." in out
-    assert "12_warp_tile.cu" in out and "include/scheduler/tile.cuh" in out
+    assert "12_warp_tile.cu" in out and "include/rung.cuh" in out
     a, b, c = matrices((64, 64, 64))
     counters = run_rung(12, a, b, c).counters
     for short in ("shared_wavefronts", "global_sectors", "barriers", "warp_instructions"):

@@ -60,7 +60,7 @@ def test_config_macros() -> None:
                     "MIN_BLOCKS": 2, "PASSES": 1, "ALIGNED": 1, "PRODUCERS": 0, "REGISTERS": 0}
     small = SmallConfig(32, 32, 8, 4, 4, slices=2, chunked=True).macros()
     assert small == {"BM": 32, "BN": 32, "BK": 8, "TM": 4, "TN": 4, "RASTER": 1, "STAGES": 1, "MIN_BLOCKS": 1,
-                     "SLICES": 2, "CHUNKED": 1}
+                     "SLICES": 2, "CHUNKED": 1, "FRAGMENT_STEPS": 4, "CHUNK_STEPS": 8}
     assert {type(value) for value in (*rung.values(), *small.values())} == {int}
 
 

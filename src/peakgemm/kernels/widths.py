@@ -23,12 +23,17 @@ def widths(problem: Problem) -> tuple[int, int]:
     return width(p.alignment[0], p.lda, *p.batch.a), width(p.alignment[1], p.ldb, *p.batch.b)
 
 
+def whole_widths(problem: Problem) -> tuple[int, int]:
+    """The same where every row is whole quads, too."""
+    p, (a, b) = problem, widths(problem)
+    return 1 if (p.m if p.trans_a else p.k) % 4 else a, 1 if (p.k if p.trans_b else p.n) % 4 else b
+
+
 def layouts_and_widths(problem: Problem) -> dict[str, int]:
     """The macros of layouts, and of the width of copies along rows, which end with the operand.
 
     An operand with K contiguous is copied word by word whatever its alignment, so its width is not asked.
     """
-    a, b = widths(problem)
+    a, b = whole_widths(problem)
     return {"TRANS_A": int(problem.trans_a), "TRANS_B": int(problem.trans_b),
-            "WIDTH_A": a if problem.trans_a and problem.m % 4 == 0 else 1,
-            "WIDTH_B": b if not problem.trans_b and problem.n % 4 == 0 else 1}
+            "WIDTH_A": a if problem.trans_a else 1, "WIDTH_B": 1 if problem.trans_b else b}

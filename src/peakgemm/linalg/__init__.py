@@ -1,7 +1,8 @@
 """FP32 linear algebra on top of our products: symmetric and triangular products, triangular solves, Cholesky.
 
-Nothing of cuBLAS or cuSOLVER is underneath. Every function takes torch, CuPy, JAX or NumPy arrays of float32, batches of
-matrices ``(..., rows, columns)`` with any strides, and the precisions of `peakgemm.matmul` that are not reproducible.
+Nothing of cuBLAS or cuSOLVER is underneath. Every function takes torch, CuPy, JAX or NumPy arrays of float32, batches
+of matrices ``(..., rows, columns)`` with any strides, and the precisions of `peakgemm.matmul` that are not
+reproducible.
 """
 
 from .positive_definite import NotPositiveDefinite, cholesky, cholesky_ex, cholesky_inverse, cholesky_solve, solve

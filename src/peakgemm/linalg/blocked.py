@@ -1,19 +1,21 @@
 """Blocked algorithms of triangular matrices, recorded as steps of a program: diagonal blocks are inverted by small
 kernels, and all else is products.
 
-Every function takes lower triangles. An upper one is the transpose of a lower one, and a solve from the right that of the
-transposed system: callers pass transposed matrices.
+Every function takes lower triangles. An upper one is the transpose of a lower one, and a solve from the right that of
+the transposed system: callers pass transposed matrices.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from ..kernels.linalg import leaves
 from ..problem import Triangle
 from .program import Matrix, Program
 
 LEAF = 128  # rows and columns that one thread block factors or inverts
+_SQUARE = 1024  # columns whose square on the diagonal is a product of its own: half of it is not computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,76 +125,48 @@ def solve(program: Program, lower: Matrix, inverses: Inverses, right: Matrix, ou
         program.product(target, inverse, source, alpha=scale, sparse=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Cholesky:
-    """The factorization of the symmetric matrices whose lower triangles are in ``matrix``, by recursion on halves
-    (Toledo, "Locality of Reference in LU Decomposition with Partial Pivoting", 1997).
+def factor(program: Program, matrix: Matrix, out: Matrix, info: Matrix) -> None:
+    """``out := L`` with ``L L^T = matrix``, of which the lower triangle is read; ``out`` may be it.
 
-    Of ``out``, which may be ``work`` but not ``matrix``, the lower triangle is written, and of the diagonal blocks of
-    `LEAF` zeros above. ``info``: an int32 for each matrix, 0 before. ``inverses``: those of its diagonal blocks.
+    Of ``out`` the lower triangle is written, and of the diagonal blocks of `LEAF` zeros above. ``info``: an int32 for
+    each matrix, 0 before. By recursion on the columns (Toledo, "Locality of Reference in LU Decomposition with Partial
+    Pivoting", 1997): the left half of them, of all rows below, is factored, its products are subtracted from the right
+    half, then that is factored. `LEAF` columns are factored on the diagonal and multiplied by the inverse of that.
     """
-
-    program: Program
-    out: Matrix
-    work: Matrix  # what is left of the matrix after the columns before
-    info: Matrix
-    inverses: Inverses
-
-    def record(self, matrix: Matrix, first: int, size: int) -> None:
-        """Factor ``size`` rows and columns from ``first`` on, of what `work` holds; ``matrix``, where nothing has been
-        subtracted yet."""
-        if size <= LEAF:
-            self._leaf(matrix, first, size)
-            return
-        half = LEAF
-        while 2 * half < size:
-            half *= 2
-        rest, below = size - half, first + half
-        self.record(matrix, first, half)
-        panel = self.out.block(below, first, rest, half)
-        self._solve(matrix, first, half, below, panel)
-        corner = self.work.diagonal(below, rest)
-        self.program.product(corner, panel, panel.mT, matrix.diagonal(below, rest), alpha=-1.0, beta=1.0,
-                             triangle=Triangle.LOWER, sparse=True)
-        self.record(self.work, below, rest)
-        if size <= self.inverses.width:
-            join(self.program, self.out.diagonal(first, size), self._inverse(first, size), half)
-
-    def _inverse(self, first: int, size: int) -> Matrix:
-        index, inside = divmod(first, self.inverses.width)
-        return self.inverses.block(index, inside + size).diagonal(inside, size)
-
-    def _leaf(self, matrix: Matrix, first: int, size: int) -> None:
-        width = self.inverses.width
-        index, inside = divmod(first, width)
-        columns = min(width, self.out.rows - index * width)
-        rows = self.inverses.block(index, columns).block(inside, 0, size, columns)
-        launch = leaves.cholesky_block(self.program.arch, size, matrix.layout, self.out.layout, rows.layout,
-                                       self.out.shape[0], first=first, left=inside, columns=columns)
-        self.program.kernel(launch, a=matrix.diagonal(first, size), c=self.out.diagonal(first, size), c0=self.info,
-                            workspace=rows)
-
-    def _solve(self, matrix: Matrix, first: int, size: int, below: int, panel: Matrix) -> None:
-        """``panel``, the rows of L from ``below`` on, times L^T of the columns from ``first`` on, is the matrix."""
-        width, rows = min(self.inverses.width, size), panel.rows
-        for column in range(0, size, width):
-            source, scratch = (x.block(below, first + column, rows, width) for x in (matrix, self.work))
-            if column:
-                self.program.product(scratch, panel.block(0, 0, rows, column),
-                                     self.out.block(first + column, first, width, column).mT, source, alpha=-1.0,
-                                     beta=1.0, sparse=True)
-                source = scratch
-            self.program.product(panel.block(0, column, rows, width), source, self._inverse(first + column, width).mT,
-                                 sparse=True)
-
-
-def factor(program: Program, matrix: Matrix, out: Matrix, info: Matrix, width: int) -> Inverses:
-    """``out := L``, ``L L^T`` being ``matrix``, of which the lower triangle is read; ``out`` may be it. See `Cholesky`."""
     count, size, _ = matrix.shape
-    inverses = allocate_inverses(program, count, size, width)
-    work = program.allocate(count, size, size)
+    work = program.allocate(count, size, size)  # what is left of the matrix
     if out.buffer == matrix.buffer:  # what a product writes may not be what it reads
         copy_triangle(program, matrix, work)
         matrix = work
-    Cholesky(program, out, work, info, inverses).record(matrix, 0, size)
-    return inverses
+    inverse = program.allocate(count, LEAF, LEAF)
+
+    def columns(source: Matrix, first: int, width: int) -> None:
+        """From ``first`` on, of which ``source`` holds what is left."""
+        rows = size - first
+        if width <= LEAF:
+            panel, target = (x.block(first, first, rows, width) for x in (source, out))
+            block = leaves.cholesky_block(program.arch, width, panel.layout, target.layout, inverse.layout, count,
+                                          first=first)
+            program.kernel(block, a=panel, c=target, c0=info, workspace=inverse)
+            program.product(target.block(width, 0, rows - width, width), panel.block(width, 0, rows - width, width),
+                            inverse.diagonal(0, width).mT, sparse=True)
+            return
+        half = LEAF
+        while 2 * half < width:
+            half *= 2
+        columns(source, first, half)
+        middle, right = first + half, width - half
+        left, below = out.block(middle, first, size - middle, half), size - middle - right
+        subtract = partial(program.product, alpha=-1.0, beta=1.0, sparse=True)
+        if right >= _SQUARE or not below:
+            square = left.block(0, 0, right, half)
+            subtract(work.diagonal(middle, right), square, square.mT, source.diagonal(middle, right),
+                     triangle=Triangle.LOWER)
+            subtract(work.block(middle + right, middle, below, right), left.block(right, 0, below, half), square.mT,
+                     source.block(middle + right, middle, below, right))
+        else:
+            subtract(work.block(middle, middle, size - middle, right), left, left.block(0, 0, right, half).mT,
+                     source.block(middle, middle, size - middle, right))
+        columns(work, middle, right)
+
+    columns(matrix, 0, size)

@@ -4,6 +4,7 @@ function that records its steps."""
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
 
@@ -32,7 +33,8 @@ class Operation(NamedTuple):
         key: flags and numbers that ``record`` depends on.
         over: the operand that ``out`` may be.
         info: whether an int32 for each matrix of the batch is wanted: zeros that the steps may overwrite.
-        on_cpu: what NumPy computes where there is no GPU, of the operands' arrays by name and ``out``, which may be None.
+        on_cpu: what NumPy computes where there is no GPU, of the operands' arrays by name and ``out``, which may be
+            None.
         out: as the public functions take it.
         parts: 2: operands, and ``out``, are the parts of complex arrays, ``(..., rows, columns, 2)``. ``record`` is
             given strides in complex numbers.
@@ -56,20 +58,20 @@ def run(operation: Operation) -> Any:
     """The result, and where it is asked for the int32 of each matrix: an array like the operands, of the batch's shape.
 
     Raises:
-        InvalidType, InvalidValue: operands that no product takes; an ``out`` that has another shape or shares memory with
-            an operand that it may not be.
+        InvalidType, InvalidValue: operands that no product takes; an ``out`` that has another shape or shares memory
+            with an operand that it may not be.
         OutOfMemory: no room for the workspace; the message has its bytes.
     """
     o = operation
     if check_precision(o.precision) == "reproducible":
-        raise InvalidValue(f"reproducible=True is a promise of single products, which {o.name} does not keep: its blocks "
-                           "depend on the size; pass reproducible=False, or use precision='ieee'")
+        raise InvalidValue(f"reproducible=True is a promise of single products, which {o.name} does not keep: its "
+                           "blocks depend on the size; pass reproducible=False, or use precision='ieee'")
     arrays = o.operands | ({} if o.out is None else {"out": o.out})
     library, index = locate(arrays)
     _refuse_gradients(o.name, arrays)
     if o.out is not None and tuple(o.out.shape) != o.shape:
-        raise InvalidValue(f"out has shape {tuple(o.out.shape)}, the result of {o.name} has {o.shape}; pass an out of that "
-                           "shape")
+        raise InvalidValue(f"out has shape {tuple(o.out.shape)}, the result of {o.name} has {o.shape}; pass an out of "
+                           "that shape")
     if index == HOST:
         if o.stream is not None:
             raise InvalidValue(f"stream is for arrays on the GPU; {o.name} of arrays in the host's memory is done when "
@@ -123,7 +125,7 @@ def enqueue(library: DeviceLibrary, index: int, operation: Operation, stream: in
 def _launch(library: DeviceLibrary, gpu: Gpu, o: Operation, views: dict[str, View], like: Any, stream: int) -> Any:
     """Enqueue the steps, bound before or now; the workspace, which they still use."""
     merged = dict[int, int]()  # names of one memory have one buffer: what is written may be read
-    for name, view in views.items():
+    for view in views.values():
         merged.setdefault(view.pointer, len(merged) + 1)
     key = (o.name, gpu.index, o.precision, *o.key, *((name, view.shape, view.strides, view.pointer & 15,
                                                        merged[view.pointer]) for name, view in views.items()))
@@ -172,9 +174,8 @@ def _flattened(view: View, batch: tuple[int, ...]) -> View | None:
     steps = (0,) * (len(batch) + 2 - len(view.shape)) + tuple(
         0 if size == 1 else step for size, step in zip(view.shape[:-2], view.strides[:-2], strict=True))
     levels = [(size, step) for size, step in zip(batch, steps, strict=True) if size != 1]
-    for (_, outer), (size, inner) in zip(levels, levels[1:], strict=False):
-        if outer != size * inner:
-            return None
+    if any(outer != size * inner for (_, outer), (size, inner) in pairwise(levels)):
+        return None
     return View(view.pointer, (prod(batch), rows, columns), (levels[-1][1] if levels else rows * columns, down, right))
 
 
@@ -183,8 +184,8 @@ def _check_out(o: Operation, views: dict[str, View], out: View) -> None:
         same = (view.pointer, view.shape, view.strides) == (out.pointer, out.shape, out.strides)
         if overlaps(view, out) and not (name == o.over and same):
             allowed = f", or {o.over} itself as out" if o.over else ""
-            raise InvalidValue(f"out overlaps {name} in memory, which would be overwritten while it is read; pass an out "
-                               f"of its own{allowed}")
+            raise InvalidValue(f"out overlaps {name} in memory, which would be overwritten while it is read; pass an "
+                               f"out of its own{allowed}")
 
 
 def _refuse_gradients(name: str, arrays: dict[str, Any]) -> None:
@@ -212,8 +213,8 @@ def batch_of(name: str, **operands: Any) -> tuple[int, ...]:
             wide = max(len(mine), len(batch))
             left, right = ((1,) * (wide - len(s)) + s for s in (batch, mine))
             if any(1 not in (x, y) and x != y for x, y in zip(left, right, strict=True)):
-                raise InvalidValue(f"{name}: the batch {mine} of {which} does not broadcast with {batch}; its dimensions "
-                                   "must be equal or 1")
+                raise InvalidValue(f"{name}: the batch {mine} of {which} does not broadcast with {batch}; its "
+                                   "dimensions must be equal or 1")
             batch = tuple(max(x, y) if 0 not in (x, y) else 0 for x, y in zip(left, right, strict=True))
         else:
             batch = mine

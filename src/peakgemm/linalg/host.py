@@ -31,13 +31,13 @@ def run_on_host(library: HostLibrary, operation: Operation) -> Any:
     if gpu is None:
         assert o.on_cpu is not None
         done = o.on_cpu(**arrays, out=target)
-        results = done if o.info else (done,)
+        results = list(done) if o.info else [done]
     else:
         with device.activated(gpu.index):
             staged = o._replace(operands={name: _sent(x) for name, x in arrays.items()},
                                 out=None if target is None else _sent(target))
             done = enqueue(_STAGED, gpu.index, staged, LEGACY)
-            results = tuple(_received(x) for x in (done if o.info else (done,)))
+            results = [_received(x) for x in (done if o.info else (done,))]
     if target is not None:
         target[...] = results[0]
     result = library.wrap(np.ascontiguousarray(results[0], np.float32), like) if o.out is None else o.out
@@ -52,7 +52,7 @@ def _sent(x: np.ndarray[Any, Any]) -> Fresh:
 
 
 def _received(fresh: Fresh) -> np.ndarray[Any, Any]:
-    values = np.empty(fresh.view.shape, fresh.dtype)
+    values: np.ndarray[Any, Any] = np.empty(fresh.view.shape, fresh.dtype)
     memory.copy_out(values.ctypes.data, fresh.view.pointer, values.nbytes, LEGACY, pageable=True)
     memory.synchronize(LEGACY, "linear algebra")
     return values

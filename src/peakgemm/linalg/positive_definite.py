@@ -6,17 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from ..calls.request import flag
 from ..errors import InvalidValue, PeakgemmError
 from ..problem import Triangle
 from .blocked import LEAF, copy_triangle, factor, invert_blocks
 from .blocked import solve as solve_blocks
-from .call import Operation, batch_of, run, shape_of
+from .call import Operation, run, shape_of
 from .program import Matrix, Program
 from .symmetric import as_bool, one_sided, transposed, triangle_of
 from .triangular import width_for
-
-_WIDTH = 1024  # of the diagonal blocks whose inverses panels are multiplied with
 
 
 class NotPositiveDefinite(PeakgemmError, np.linalg.LinAlgError):
@@ -50,23 +47,23 @@ def cholesky_ex(a: Any, *, upper: bool = False, out: Any = None, precision: str 
     """`cholesky` that does not wait, and raises nothing for an ``a`` that is not positive definite.
 
     Returns:
-        The factor, and LAPACK's ``info``: int32 of the batch's shape, 0, or the order of the first leading minor that is
-        not positive. The factor of such a matrix is of no use.
+        The factor, and LAPACK's ``info``: int32 of the batch's shape, 0, or the order of the first leading minor that
+        is not positive. The factor of such a matrix is of no use.
     """
     upper = as_bool(upper, "upper")
     shape = shape_of("cholesky", "a", a, square=True)
 
     def record(program: Program, m: dict[str, Matrix]) -> None:
         matrix, out = (m["a"].mT, m["out"].mT) if upper else (m["a"], m["out"])
-        factor(program, matrix, out, m["info"], _WIDTH)
+        factor(program, matrix, out, m["info"])
         if out.rows > LEAF:  # else there are zeros above already
             copy_triangle(program, out, out)
 
     def on_cpu(a: Any, out: Any) -> Any:
         return _factor_on_cpu(transposed(a) if upper else a, upper)
 
-    result: tuple[Any, Any] = run(Operation("cholesky", {"a": a}, shape, record, on_cpu, (upper,), "a", info=True, out=out,
-                                            precision=precision, stream=stream))
+    result: tuple[Any, Any] = run(Operation("cholesky", {"a": a}, shape, record, on_cpu, (upper,), "a", info=True,
+                                            out=out, precision=precision, stream=stream))
     return result
 
 
@@ -95,8 +92,8 @@ def check_info(info: Any) -> None:
     if len(bad):
         index = tuple(int(i) for i in bad[0])
         which = f"matrix {index} of the batch" if index else "the matrix"
-        raise NotPositiveDefinite(f"{which} is not positive definite: its leading minor of order {int(values[index])} is "
-                                  "not positive; add to its diagonal, or use cholesky_ex and read info")
+        raise NotPositiveDefinite(f"{which} is not positive definite: its leading minor of order {int(values[index])} "
+                                  "is not positive; add to its diagonal, or use cholesky_ex and read info")
 
 
 def cholesky_solve(b: Any, factor: Any, *, upper: bool = False, out: Any = None, precision: str = "ieee",
@@ -172,8 +169,8 @@ def solve(a: Any, b: Any, *, assume_a: str = "pos", upper: bool = False, out: An
         InvalidValue: another ``assume_a``, or as `trsm`.
     """
     if assume_a not in ("pos", "positive definite"):
-        raise InvalidValue(f"assume_a = {assume_a!r}: peakgemm.linalg solves positive definite systems; pass assume_a='pos'"
-                           ", or use your library's solver")
+        raise InvalidValue(f"assume_a = {assume_a!r}: peakgemm.linalg solves positive definite systems; pass "
+                           "assume_a='pos', or use your library's solver")
     factor = cholesky(a, upper=upper, precision=precision, stream=stream)
     if getattr(b, "ndim", 2) == 1:
         column = cholesky_solve(b[:, None], factor, upper=upper, out=None if out is None else out[:, None],

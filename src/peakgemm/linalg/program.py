@@ -112,7 +112,8 @@ class Program:
 
     def product(self, out: Matrix, a: Matrix, b: Matrix, c: Matrix | None = None, *, alpha: float = 1.0,
                 beta: float = 0.0, triangle: Triangle = Triangle.NONE, sparse: bool = False) -> None:
-        """``out := alpha a b + beta c``, or one triangle of it; ``out`` may be ``c`` itself. ``sparse``: see `Problem`."""
+        """``out := alpha a b + beta c``, or one triangle of it; ``out`` may be ``c`` itself. ``sparse``: see `Problem`.
+        """
         if 0 in out.shape:
             return
         one_operand = a.buffer == b.buffer and a.view == b.mT.view
@@ -165,8 +166,8 @@ class BoundProgram:
             stream: a ``CUstream`` handle.
         """
         starts = (workspace, *(address & -16 for address in buffers))
-        for enqueue, ((a, i), (b, j), (c, k), (d, l), (e, m)) in self._calls:
-            enqueue(starts[a] + i, starts[b] + j, starts[c] + k, starts[d] + l, starts[e] + m, stream)
+        for enqueue, ((a, i), (b, j), (c, k), (d, m), (e, n)) in self._calls:
+            enqueue(starts[a] + i, starts[b] + j, starts[c] + k, starts[d] + m, starts[e] + n, stream)
 
 
 def external(buffer: int, view: View) -> Matrix:

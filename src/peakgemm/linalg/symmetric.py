@@ -41,8 +41,8 @@ def syrk(a: Any, c: Any = None, *, alpha: float = 1.0, beta: float | None = None
 
 def syr2k(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float | None = None, trans: bool = False,
           lower: bool = True, out: Any = None, precision: str = "ieee", stream: Any = None) -> Any:
-    """One triangle of ``alpha (a b^T + b a^T) + beta c``: BLAS's ``syr2k``. ``b`` has the shape of ``a``; all else is as
-    for `syrk`."""
+    """One triangle of ``alpha (a b^T + b a^T) + beta c``: BLAS's ``syr2k``. ``b`` has the shape of ``a``; all else is
+    as for `syrk`."""
     return _rank_k("syr2k", {"a": a, "b": b}, c, alpha, beta, trans, lower, out, precision, stream)
 
 
@@ -144,8 +144,8 @@ def trmm(a: Any, b: Any, *, alpha: float = 1.0, left: bool = True, lower: bool =
     """``alpha op(a) b``, or without ``left`` ``alpha b op(a)``, with a triangular ``a``: BLAS's ``trmm``.
 
     Args:
-        a: float32, ``(..., N, N)``; the triangle that ``lower`` names is read, and with ``unit`` its diagonal is not, but
-            taken for ones. With ``trans`` op(a) is its transpose.
+        a: float32, ``(..., N, N)``; the triangle that ``lower`` names is read, and with ``unit`` its diagonal is not,
+            but taken for ones. With ``trans`` op(a) is its transpose.
         b: float32, ``(..., N, M)``, or without ``left`` ``(..., M, N)``.
         out, precision, stream: as for `peakgemm.matmul`.
 
@@ -153,7 +153,8 @@ def trmm(a: Any, b: Any, *, alpha: float = 1.0, left: bool = True, lower: bool =
         As `peakgemm.gemm`; also InvalidValue for an ``a`` that is not square.
     """
     alpha, _ = scales(alpha, 0.0, None)
-    left, lower, trans, unit = as_bool(left, "left"), as_bool(lower, "lower"), flag(trans, "trans"), as_bool(unit, "unit")
+    left, lower, unit = as_bool(left, "left"), as_bool(lower, "lower"), as_bool(unit, "unit")
+    trans = flag(trans, "trans")
     arrays = {"a": a, "b": b}
     shape = one_sided("trmm", arrays, left)
 
@@ -188,10 +189,11 @@ def one_sided(name: str, arrays: dict[str, Any], left: bool) -> tuple[int, ...]:
     rows, columns = shape_of(name, "b", arrays["b"])[-2:]
     if (rows if left else columns) != size:
         side = "rows" if left else "columns"
-        raise InvalidValue(f"{name}: b has shape {tuple(arrays['b'].shape)}, and its {side} must be the {size} rows of a")
+        raise InvalidValue(f"{name}: b has shape {tuple(arrays['b'].shape)}, and its {side} must be the {size} "
+                           "rows of a")
     if "c" in arrays and shape_of(name, "c", arrays["c"])[-2:] != (rows, columns):
-        raise InvalidValue(f"{name}: c has shape {tuple(arrays['c'].shape)}, the result has ({rows}, {columns}); pass a c "
-                           "of that shape")
+        raise InvalidValue(f"{name}: c has shape {tuple(arrays['c'].shape)}, the result has ({rows}, {columns}); pass "
+                           "a c of that shape")
     return (*batch_of(name, **arrays), rows, columns)
 
 

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..calls.request import flag, scales
-from ..errors import InvalidValue
-from .blocked import Inverses, invert_blocks, solve
+from .blocked import invert_blocks, solve
 from .call import Operation, run
 from .program import Matrix, Program
 from .symmetric import as_bool, lower_left, one_sided, triangle_of
@@ -23,8 +22,8 @@ def trsm(a: Any, b: Any, *, alpha: float = 1.0, left: bool = True, lower: bool =
     Diagonal blocks of ``a`` are inverted, and all else is products.
 
     Args:
-        a: float32, ``(..., N, N)``; the triangle that ``lower`` names is read, and with ``unit`` its diagonal is not, but
-            taken for ones. With ``trans`` op(a) is its transpose.
+        a: float32, ``(..., N, N)``; the triangle that ``lower`` names is read, and with ``unit`` its diagonal is not,
+            but taken for ones. With ``trans`` op(a) is its transpose.
         b: float32, ``(..., N, M)``, or without ``left`` ``(..., M, N)``.
         alpha: a real number.
         stable: where the inverse of a diagonal block grows so that it would cost accuracy, which is decided on the
@@ -40,7 +39,8 @@ def trsm(a: Any, b: Any, *, alpha: float = 1.0, left: bool = True, lower: bool =
         InvalidType, InvalidValue, OutOfMemory: as `peakgemm.gemm`; also InvalidValue for an ``a`` that is not square.
     """
     alpha, _ = scales(alpha, 0.0, None)
-    left, lower, trans, unit = as_bool(left, "left"), as_bool(lower, "lower"), flag(trans, "trans"), as_bool(unit, "unit")
+    left, lower, unit = as_bool(left, "left"), as_bool(lower, "lower"), as_bool(unit, "unit")
+    trans = flag(trans, "trans")
     stable = as_bool(stable, "stable")
     arrays = {"a": a, "b": b}
     shape = one_sided("trsm", arrays, left)

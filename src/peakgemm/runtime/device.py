@@ -110,11 +110,7 @@ def activated(index: int) -> Iterator[None]:
 
 
 def _switch(call: str, index: int) -> None:
-    context = primary_context(index)
-    try:
-        driver.check(call, ctypes.c_void_p(context))
-    except RuntimeError as error:
-        raise LaunchFailed(f"GPU {index}: its context cannot be made current ({error}); see: nvidia-smi") from None
+    driver.demand(f"GPU {index}: its context made current", call, ctypes.c_void_p(primary_context(index)))
 
 
 @cache
@@ -126,10 +122,7 @@ def primary_context(index: int) -> int:
         LaunchFailed: the driver cannot create it.
     """
     context = ctypes.c_void_p()
-    try:
-        driver.check("cuDevicePrimaryCtxRetain", ctypes.byref(context), index)
-    except RuntimeError as error:
-        raise LaunchFailed(f"GPU {index}: the driver cannot create its context ({error}); see: nvidia-smi") from None
+    driver.demand(f"GPU {index}: its context", "cuDevicePrimaryCtxRetain", ctypes.byref(context), index)
     return context.value or 0
 
 

@@ -29,8 +29,8 @@ cache_invalidators: set[Callable[[], None]] = set()
 
 def key(problem: Problem, precision: str = "ieee") -> str:
     """What an entry is found by: layout, M, N, K, products in the batch, the vector widths of A and of B, the
-    triangle that is asked for, if one is, and the precision, unless it is ``"ieee"``. An entry of ``"emulated"`` holds the IEEE kernel that was timed against tensor
-    cores; its default are these."""
+    triangle that is asked for, if one is, and the precision, unless it is ``"ieee"``. An entry of ``"emulated"`` holds
+    the IEEE kernel that was timed against tensor cores; its default are these."""
     p = problem
     a, b = widths(p)
     name = f"{p.layout}-{p.m}x{p.n}x{p.k}-b{p.batch.count}-v{a}{b}"

@@ -3,7 +3,7 @@
 // Idea: K cannot be shared among threads, so what keeps memory busy is not threads but a deep ring. Copying warps have
 //   64 KB of the large operand X under way for each SM; a computing warp has 32 rows of X and TM TN rows of the small
 //   operand Y.
-// Words of the next STEP k-steps are read from shared memory while the ones before are multiplied: a lone warp on its
+// Words of the next FRAGMENT_STEPS k-steps are read from shared memory while the ones before are multiplied: a lone warp on its
 //   scheduler waits for nothing but the chain, 4 cycles a k-step.
 // TN = 2: two lanes have two rows of X and TM of Y each, so that what a wavefront brings of Y is multiplied twice.
 // A copying warp has every fourth stage to itself. K's remainder is the first stage, behind zeros, so that a sum is a chain
@@ -19,8 +19,7 @@
 constexpr bool X_ALONG_K = SWAPPED ? !TRANS_A : TRANS_B;
 constexpr bool Y_ALONG_K = SWAPPED ? TRANS_B : !TRANS_A;
 constexpr int PITCH = BK + 4;  // of a row whose k-steps lie beside each other: eight lanes' quads have banks of their own
-constexpr int STEP = TM * TN <= 2 ? 8 : 4;  // k-steps of a fragment
-constexpr int FRAGMENTS_A_STAGE = BK / STEP, COPYING = PRODUCERS / 32;
+constexpr int FRAGMENTS_A_STAGE = BK / FRAGMENT_STEPS, COPYING = PRODUCERS / 32;
 static_assert(BN == 32 && TN <= 2, "a lane has a row of X, or two lanes have two");
 static_assert(FRAGMENTS_A_STAGE % 2 == 0 && STAGES >= COPYING, "two fragments in turn, a stage for each copying warp");
 
@@ -116,18 +115,15 @@ ffma_chain(const float* __restrict__ A, const float* __restrict__ B, const float
   const char* const from_x = reinterpret_cast<const char*>(shared + SlabX::place(row_of(0), 0));
   const char* const from_y = reinterpret_cast<const char*>(shared + SlabX::FLOATS + down * PITCH);
   float acc[TM][TN] = {};
-  float x[2][TN][STEP], y[2][TM][STEP];
-  auto quad = [](float* to, const char* from) {
-    const float4 v = *reinterpret_cast<const float4*>(from);
-    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-  };
+  float x[2][TN][FRAGMENT_STEPS], y[2][TM][FRAGMENT_STEPS];
+  auto quad = [](float* to, const char* from) { load_words<4>(to, reinterpret_cast<const float*>(from)); };
   auto load = [&](int slot, const char* at_x, const char* at_y, int k) {
 #pragma unroll
-    for (int s = 0; s < STEP; s += 4)
+    for (int s = 0; s < FRAGMENT_STEPS; s += 4)
 #pragma unroll
       for (int i = 0; i < TM; ++i) quad(&y[slot][i][s], at_y + 4 * (i * TN * PITCH + k + s));
 #pragma unroll
-    for (int s = 0; s < STEP; s += X_ALONG_K ? 4 : 1) {
+    for (int s = 0; s < FRAGMENT_STEPS; s += X_ALONG_K ? 4 : 1) {
       const char* const from = at_x + 4 * SlabX::place(0, k + s);
       if constexpr (X_ALONG_K) {
 #pragma unroll
@@ -152,7 +148,7 @@ ffma_chain(const float* __restrict__ A, const float* __restrict__ B, const float
 #pragma unroll
     for (int f = 0; f < FRAGMENTS_A_STAGE; ++f) {
       if (f + 1 < FRAGMENTS_A_STAGE) {
-        load((f + 1) % 2, at_x, at_y, (f + 1) * STEP);
+        load((f + 1) % 2, at_x, at_y, (f + 1) * FRAGMENT_STEPS);
         if (f + 2 == FRAGMENTS_A_STAGE) {  // the next stage, asked for before it is needed; or this one once more
           ring.step(left > 1);
           there = mbarrier_is_complete(ring.full(), ring.parity);
@@ -163,7 +159,7 @@ ffma_chain(const float* __restrict__ A, const float* __restrict__ B, const float
         load(0, at_x, at_y, 0);
       }
 #pragma unroll
-      for (int s = 0; s < STEP; ++s)
+      for (int s = 0; s < FRAGMENT_STEPS; ++s)
         each_result([&](int i, int j) { acc[i][j] = fmaf(x[f % 2][j][s], y[f % 2][i][s], acc[i][j]); });
       // PTXAS(13.0): it puts all FFMAs behind the wait; leave this out, peakgemm sass.
       each_result([&](int i, int j) { asm volatile("" : "+f"(acc[i][j])); });

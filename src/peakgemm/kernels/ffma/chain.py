@@ -16,7 +16,7 @@ from ..family import MAX_BLOCKS
 from ..profile import Machine
 from ..registry import FLOAT, Kernel, default_of
 from ..schedule import Schedule, arguments
-from ..widths import width
+from ..widths import whole_widths
 from .tiled import TILED, estimated
 
 MAX_COLUMNS = 32  # of the small operand's rows: 64 take 67 us against 4096 x 4096, `specialised` 57
@@ -30,6 +30,13 @@ class ChainConfig(Config):
     stages: int = 1
     min_blocks: int = 1
     producers: int = 0  # whose warps take the stages in turn
+    traits = ("fragment_steps",)
+
+    @property
+    def fragment_steps(self) -> int:
+        """The k-steps that a thread reads ahead of those that it multiplies: of few results eight, whose FFMAs take as
+        long as shared memory needs to answer."""
+        return 8 if self.tm * self.tn <= 2 else 4
 
 
 def _shared(c: Config) -> int:
@@ -60,9 +67,7 @@ def swapped(problem: Problem) -> bool:
 def _specialisation(config: Config, problem: Problem) -> dict[str, int]:
     """The macros that a compilation takes from the problem: layouts, and the width of copies, 4 floats where every
     group of four starts at 16 bytes."""
-    p, turned = problem, swapped(problem)
-    of_a = width(p.alignment[0], p.lda, *p.batch.a, p.m if p.trans_a else p.k)
-    of_b = width(p.alignment[1], p.ldb, *p.batch.b, p.k if p.trans_b else p.n)
+    p, turned, (of_a, of_b) = problem, swapped(problem), whole_widths(problem)
     along_k = p.trans_b if turned else not p.trans_a  # Y, whose k-steps change places where they are not neighbours
     return {"TRANS_A": int(p.trans_a), "TRANS_B": int(p.trans_b), "SWAPPED": int(turned),
             "WIDTH_X": of_a if turned else of_b, "WIDTH_Y": (of_b if turned else of_a) if along_k else 1}

@@ -18,12 +18,9 @@ constexpr int S = BN;
 constexpr bool X_ALONG_K = SWAPPED ? TRANS_B : !TRANS_A;
 constexpr bool Y_ALONG_K = SWAPPED ? !TRANS_A : TRANS_B;
 constexpr bool VECTORS = WIDTH == 4;
-// Lanes of a warp along K: with float4 along K a segment of a row is 128 bytes, or 64 where more rows a warp make
-// better use of each word of Y.
-constexpr int LEAST = !X_ALONG_K ? 1 : S >= 8 ? 4 : 8;
-constexpr int K_LANES = THREADS * LEAST < 32 ? 32 / THREADS : LEAST;
+// Of the config and the layouts come K_LANES and Y_LANES, lanes of a warp along K and along the stored rows of Y, and
+// KEPT, the groups of warps whose sums are in shared memory at a time: ffma/skinny.py says why.
 constexpr int GROUPS = SLICES / K_LANES;  // of warps, along K
-constexpr int KEPT = GROUPS * BM * S > 8192 ? GROUPS / 2 : GROUPS;  // whose sums are in shared memory at a time
 constexpr int QUADS = BK / (4 * SLICES);  // patches of a thread at once
 constexpr int RUN = 4 * K_LANES * QUADS;  // k-steps of a warp at once
 constexpr int PITCH = RUN + 4;            // of a column of Y in shared memory
@@ -99,11 +96,8 @@ struct Rows {
 // A warp's share of Y, RUN x S. A lane reads several words of few rows or columns, as stored: few addresses.
 struct Columns {
   static constexpr int WIDE = Y_ALONG_K ? RUN : S, OTHER = Y_ALONG_K ? S : RUN;  // words along the stored rows, rows
-  // Eight words are a sector. Yet where X lies along the rows and Y along K, four are 10 % faster.
-  static constexpr int WANTED = Y_ALONG_K && S < 8 ? 32 / S : SPREAD_K || (Y_ALONG_K && !X_ALONG_K) ? 4 : 8;
-  static constexpr int LANES = WIDE < WANTED ? WIDE : WANTED;  // of a warp, along the stored rows
-  static constexpr int ROUNDS = WIDE / LANES;
-  static constexpr int APART = 32 / LANES;  // rows at once
+  static constexpr int ROUNDS = WIDE / Y_LANES;
+  static constexpr int APART = 32 / Y_LANES;  // rows at once
   static constexpr int FETCHES = ROUNDS * (OTHER > APART ? OTHER / APART : 1);
   const float* at;
   long long ld;
@@ -118,7 +112,7 @@ struct Columns {
   }
 
   __device__ __forceinline__ Columns(const float* Y, long long ld, int lane, int first_k, float* own) : ld(ld) {
-    const int in = lane % LANES, other = lane / LANES, k = Y_ALONG_K ? in : other;
+    const int in = lane % Y_LANES, other = lane / Y_LANES, k = Y_ALONG_K ? in : other;
     column = Y_ALONG_K ? other : in;
     at = Y + (Y_ALONG_K ? column * ld + first_k + k : (first_k + k) * ld + column);
     to = own + column * PITCH + place(k);
@@ -133,7 +127,7 @@ struct Columns {
     const float* from = at;
 #pragma unroll
     for (int n = 0; n < FETCHES; ++n) {
-      const int in = n % ROUNDS * LANES, other = n / ROUNDS * APART;
+      const int in = n % ROUNDS * Y_LANES, other = n / ROUNDS * APART;
       const int k = Y_ALONG_K ? in : other, s = Y_ALONG_K ? other : in;
       y[n] = !idle && column + s < columns && (WHOLE || k < left) ? __ldg(from + in) : 0.f;
       if (n % ROUNDS == ROUNDS - 1) from += APART * ld;
@@ -144,7 +138,7 @@ struct Columns {
     __syncwarp();
 #pragma unroll
     for (int n = 0; n < FETCHES; ++n) {
-      const int in = n % ROUNDS * LANES, other = n / ROUNDS * APART;
+      const int in = n % ROUNDS * Y_LANES, other = n / ROUNDS * APART;
       if (!idle) to[Y_ALONG_K ? other * PITCH + place(in) : in * PITCH + place(other)] = y[n];
     }
     __syncwarp();
@@ -220,7 +214,7 @@ ffma_skinny(const float* __restrict__ A, const float* __restrict__ B, const floa
     for (int q = 0; q < QUADS; ++q)
       if (g.K - last * BK >= BK) x.load(patch[q], q);
       else x.load_some(patch[q], q, along, g.K - k);
-    y.fetch<false>(small, columns, g.K - k - (Y_ALONG_K ? lane % Columns::LANES : lane / Columns::LANES));
+    y.fetch<false>(small, columns, g.K - k - (Y_ALONG_K ? lane % Y_LANES : lane / Y_LANES));
     x.advance((begin - last) * BK);
     y.advance((begin - last) * BK);
 #pragma unroll 1

@@ -27,7 +27,7 @@ _REDUCE = source.KERNELS / "ffma" / "skinny_reduce.cu"
 REDUCE_THREADS = 256
 _REDUCE_TEAM = 8  # threads that share a sum of many parts
 PATCH = 4  # rows, and k-steps, that a thread multiplies at once
-MOST_SUMS = 8192  # in shared memory; of more, half are added to the other half first
+_MOST_SUMS = 8192  # in shared memory; of more, half are added to the other half first
 MOST_STEPS = 1024  # a block's k-steps at once: K is counted in 32 bits and stepped past by less than that
 _SEGMENT = 128      # bytes of X side by side that a warp reads
 _ENDS = 4           # values that a result takes besides those of the groups of warps
@@ -44,15 +44,32 @@ class SkinnyConfig(Config):
     slices: int = 1   # threads along K for each patch of rows and columns
     split: int = 1    # blocks along K, whose sums a second kernel adds up
 
+    def k_lanes(self, x_along_k: bool) -> int:
+        """The lanes of a warp along K. By sixteen bytes eight of them read 128 side by side of a row; four read 64,
+        where with many columns more rows a warp make better use of each word of Y."""
+        least = 1 if not x_along_k else 4 if self.bn >= 8 else 8
+        return max(least, 32 // (self.bm // self.tm))
 
-def _shared(c: Config) -> int:
-    """Bytes: each warp's share of Y, then in its place the sums of the groups of warps along K."""
-    across = c.bm // c.tm
-    most_lanes, least_lanes = max(8, 32 // across), max(1, 32 // across)  # along K, whichever way X lies
-    run = most_lanes * c.bk // c.slices
-    y = across * c.slices // 32 * c.bn * (run + PATCH)
-    sums = c.slices // least_lanes * c.bm * c.bn
-    return max(y, sums // 2 if sums > MOST_SUMS else sums) * FLOAT
+    def kept(self, x_along_k: bool) -> int:
+        """The groups of warps along K whose sums are in shared memory at a time: the others', of many, were added to
+        theirs before."""
+        groups = self.slices // self.k_lanes(x_along_k)
+        return groups // 2 if groups * self.bm * self.bn > _MOST_SUMS else groups
+
+    def y_lanes(self, x_along_k: bool, y_along_k: bool, by_words: bool) -> int:
+        """The lanes of a warp along the stored rows of Y, of which there are few. Eight words are a sector; yet where
+        X lies along the rows and Y along K, four are 10 % faster."""
+        run = self.k_lanes(x_along_k) * self.bk // self.slices  # k-steps of a warp at once
+        if y_along_k and self.bn < 8:
+            return min(run, 32 // self.bn)
+        return min(run if y_along_k else self.bn, 4 if (by_words if x_along_k else y_along_k) else 8)
+
+
+def _shared(c: SkinnyConfig) -> int:
+    """Bytes: each warp's share of Y, then the sums of the groups of warps along K, whichever way X lies."""
+    run = max(8, c.k_lanes(False)) * c.bk // c.slices  # k-steps of a warp, at most
+    y = c.threads * c.slices // 32 * c.bn * (run + PATCH)
+    return max(y, c.kept(False) * c.bm * c.bn) * FLOAT
 
 
 # Columns -> patches that a thread reads ahead, threads of an SM: all that 64 K registers hold without a spill.
@@ -82,10 +99,13 @@ def width(problem: Problem) -> int:
     return vector_width(address, ld, *steps, *(() if along_k(p) else (rows,)))
 
 
-def _specialisation(config: Config, problem: Problem) -> dict[str, int]:
-    """The macros that a compilation takes from the problem."""
-    return {"TRANS_A": int(problem.trans_a), "TRANS_B": int(problem.trans_b), "SWAPPED": int(swapped(problem)),
-            "WIDTH": width(problem)}
+def _specialisation(config: SkinnyConfig, problem: Problem) -> dict[str, int]:
+    """The macros that a compilation takes from the problem, and from how the config reads operands that lie so."""
+    p, x_along_k, width_x = problem, along_k(problem), width(problem)
+    y_along_k = not p.trans_a if swapped(p) else p.trans_b
+    return {"TRANS_A": int(p.trans_a), "TRANS_B": int(p.trans_b), "SWAPPED": int(swapped(p)), "WIDTH": width_x,
+            "K_LANES": config.k_lanes(x_along_k), "KEPT": config.kept(x_along_k),
+            "Y_LANES": config.y_lanes(x_along_k, y_along_k, width_x == 1)}
 
 
 def _constraints(c: Config) -> Iterator[str]:
@@ -145,7 +165,7 @@ def _reduce_recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) 
     return Recipe(text_of(_REDUCE), "ffma_skinny_reduce", architecture(arch).name, macros, _REDUCE.name)
 
 
-def estimate_us(config: Config, problem: Problem, machine: Machine) -> float:
+def estimate_us(config: SkinnyConfig, problem: Problem, machine: Machine) -> float:
     """Modelled time of a launch in microseconds; only the ranking is meant.
 
     Loads, words of the other operand, issue slots and latencies; the root of the sum of their squares.
@@ -154,17 +174,13 @@ def estimate_us(config: Config, problem: Problem, machine: Machine) -> float:
     plan = schedule(config, problem, machine.sms)
     rows, columns, batch = max(p.m, p.n), min(p.m, p.n), max(p.batch.count, 1)
     by_fours, lies_along_k = width(p) == PATCH, along_k(p)
-    across, patches = c.bm // c.tm, c.bk // (PATCH * c.slices)
-    lanes = max((4 if c.bn >= 8 else 8) if lies_along_k else 1, 32 // across)  # of a warp, along K
-    fetched = max(1.0, PATCH * lanes * patches * c.bn / 32)                    # words of Y a lane
-    groups = c.slices // lanes
-    if groups * c.bm * c.bn > MOST_SUMS:
-        groups //= 2
+    across, patches, lanes = c.bm // c.tm, c.bk // (PATCH * c.slices), c.k_lanes(lies_along_k)
+    fetched = max(1.0, PATCH * lanes * patches * c.bn / 32)  # words of Y a lane
     rounds = -(-p.k // (c.bk * plan.parts))
     loads = patches * (PATCH if by_fours else PATCH**2)
     # Some of what is issued hides behind what memory takes. At a block's end values are exchanged or added up.
     slots = (rounds * (numbers.load_slots * loads + numbers.ffma_slots * patches * PATCH**2 * c.bn)
-             + numbers.sum_slots * (PATCH * c.bn + -(-c.bm * c.bn // c.block_threads) * (groups + _ENDS)))
+             + numbers.sum_slots * (PATCH * c.bn + -(-c.bm * c.bn // c.block_threads) * (c.kept(lies_along_k) + _ENDS)))
     work = (-(-plan.blocks // machine.sms) * c.block_threads / arch.warp_size * slots
             / (arch.sub_partitions * machine.mhz))
     # A read takes so much longer for each time that less than a segment lies side by side.

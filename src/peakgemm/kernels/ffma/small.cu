@@ -17,34 +17,15 @@
 #include "include/mma/fragment.cuh"
 #include "include/ptx/store_quad.cuh"
 
-constexpr int AT_ONCE = TM * TN <= 16 ? 4 : 2;  // k-steps in registers: of larger thread tiles four would spill
-// CHUNKED: sums of eight k-steps are added up among themselves, of the smallest tiles always, of four: errors are 0.6 of one
-// chain's with 64 k-steps. It costs 5 %.
-// Those are added up two by two where they are an even number (PAIRED): of 16 subnormal products four sums, one added
-// to the others after the other, err more than cuBLAS's two.
-constexpr bool CARRY = CHUNKED || TM * TN <= 4, PAIRS = TM * TN <= 4 && PAIRED;
-constexpr int CARRIED = TM * TN <= 4 && !PAIRS ? 4 : 8;
-constexpr int PART = BK / STAGES;  // k-steps that are awaited together
-static_assert(PART % 8 == 0 && CARRIED % AT_ONCE == 0, "whole sums");
+// Of the config and the problem come FRAGMENT_STEPS, CHUNK_STEPS and PAIRED: ffma/small.py says why.
+constexpr int CARRIED = CHUNK_STEPS ? (PAIRED ? 2 : 1) * CHUNK_STEPS : BK;  // k-steps whose sums join the others'
+constexpr int PART = BK / STAGES;                                             // k-steps that are awaited together
+static_assert(PART % 8 == 0 && CHUNK_STEPS % FRAGMENT_STEPS == 0, "whole sums");
 
 // Sixteen bytes by way of L1, or zeros (`valid`: 4 or 0). L2 brings their whole line: of rows with K contiguous the other
 // half is the next part's.
 __device__ __forceinline__ void copy16_via_l1_or_zero(unsigned to, const float* from, int valid) {
   asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(4 * valid) : "memory");
-}
-
-// One, two or four words of shared memory, by one instruction.
-template <int COUNT>
-__device__ __forceinline__ void neighbours(const float* from, float* to) {
-  if constexpr (COUNT == 4) {
-    const float4 v = *reinterpret_cast<const float4*>(from);
-    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-  } else if constexpr (COUNT == 2) {
-    const float2 v = *reinterpret_cast<const float2*>(from);
-    to[0] = v.x, to[1] = v.y;
-  } else {
-    *to = *from;
-  }
 }
 
 // ROWS (M or N) by K of an operand in shared memory, MINE of them a thread's.
@@ -58,14 +39,14 @@ struct Panel {
   static constexpr int ACROSS = LINE / WIDTH;  // pieces of a line
   static constexpr int STEP = THREADS > ACROSS ? THREADS / ACROSS : 1;  // lines at once
   static_assert(THREADS % ACROSS == 0 || ACROSS % THREADS == 0, "a round is whole lines, or an equal share of one");
-  static_assert(LINE % WIDTH == 0 && PART % AT_ONCE == 0, "whole pieces, whole groups of k-steps");
+  static_assert(LINE % WIDTH == 0 && PART % FRAGMENT_STEPS == 0, "whole pieces, whole groups of k-steps");
 
   // Asks for `rows` of the tile and `steps` of a part of K, with zeros up to a whole round: `from` is the first element.
   static __device__ __forceinline__ void fetch(unsigned to, const float* from, long long ld, int rows, int steps,
                                                int thread) {
     const int words = ALONG_K ? steps : rows, lines = ALONG_K ? rows : steps;
     const int line = thread / ACROSS, word = thread % ACROSS * WIDTH;
-    const int wanted = WIDTH == 4 || ALONG_K ? LINES : min(LINES, (steps + AT_ONCE - 1) / AT_ONCE * AT_ONCE);
+    const int wanted = WIDTH == 4 || ALONG_K ? LINES : min(LINES, (steps + FRAGMENT_STEPS - 1) / FRAGMENT_STEPS * FRAGMENT_STEPS);
     from += line * ld + word;
     to += 4 * (line * PITCH + word);
 #pragma unroll(WIDTH == 4 ? LINES / STEP + 1 : 8)  // all of the words' rounds unrolled, up to 2400 bytes are spilled
@@ -93,22 +74,22 @@ struct Panel {
     return panel + row(thread, 0) * (ALONG_K ? PITCH : 1);
   }
 
-  // A thread's rows of AT_ONCE k-steps, `at` its first.
-  static __device__ __forceinline__ void read(const float* at, float (&x)[AT_ONCE][MINE]) {
+  // A thread's rows of FRAGMENT_STEPS k-steps, `at` its first.
+  static __device__ __forceinline__ void read(const float* at, float (&x)[FRAGMENT_STEPS][MINE]) {
     if constexpr (ALONG_K) {
 #pragma unroll
       for (int i = 0; i < MINE; ++i) {
-        float v[AT_ONCE];
-        neighbours<AT_ONCE>(at + i * NEXT_ROW, v);
+        float v[FRAGMENT_STEPS];
+        load_words<FRAGMENT_STEPS>(v, at + i * NEXT_ROW);
 #pragma unroll
-        for (int s = 0; s < AT_ONCE; ++s) x[s][i] = v[s];
+        for (int s = 0; s < FRAGMENT_STEPS; ++s) x[s][i] = v[s];
       }
     } else {
       constexpr int WIDE = SPREAD ? 1 : MINE % 4 == 0 ? 4 : MINE;
 #pragma unroll
-      for (int s = 0; s < AT_ONCE; ++s)
+      for (int s = 0; s < FRAGMENT_STEPS; ++s)
 #pragma unroll
-        for (int i = 0; i < MINE; i += WIDE) neighbours<WIDE>(at + s * NEXT_K + i * NEXT_ROW, x[s] + i);
+        for (int i = 0; i < MINE; i += WIDE) load_words<WIDE>(x[s] + i, at + s * NEXT_K + i * NEXT_ROW);
     }
   }
 };
@@ -138,10 +119,10 @@ ffma_small(const float* __restrict__ A, const float* __restrict__ B, const float
   const float* const y_from = Right::mine(right, across);
   const float* a = A + batch_offset(g, g.a_batch, place.batch) + place.m * (TRANS_A ? 1 : g.lda);
   const float* b = B + batch_offset(g, g.b_batch, place.batch) + place.n * (TRANS_B ? g.ldb : 1);
-  float acc[TM][TN] = {}, carried[CARRY ? TM : 1][CARRY ? TN : 1] = {}, half[PAIRS ? TM : 1][PAIRS ? TN : 1];
+  float acc[TM][TN] = {}, carried[CHUNK_STEPS ? TM : 1][CHUNK_STEPS ? TN : 1] = {}, half[PAIRED ? TM : 1][PAIRED ? TN : 1];
   auto carry = [&] {
     each_result([&](int i, int j) {
-      if constexpr (PAIRS) acc[i][j] += half[i][j];
+      if constexpr (PAIRED) acc[i][j] += half[i][j];
       carried[i][j] += acc[i][j], acc[i][j] = 0.f;
     });
   };
@@ -169,25 +150,25 @@ ffma_small(const float* __restrict__ A, const float* __restrict__ B, const float
       else if (part + 2 == STAGES) copies_wait<1>();
       else copies_wait<2>();
       teams_meet();
-      const int end = PAIRS ? (part + 1) * PART : min(steps, (part + 1) * PART);
-#pragma unroll(PAIRS ? 2 : 1)
-      for (int s = part * PART; s < end; s += AT_ONCE) {
-        if (PAIRS && s >= steps) break;
-        float x[AT_ONCE][TM], y[AT_ONCE][TN];
+      const int end = PAIRED ? (part + 1) * PART : min(steps, (part + 1) * PART);
+#pragma unroll(PAIRED ? 2 : 1)
+      for (int s = part * PART; s < end; s += FRAGMENT_STEPS) {
+        if (PAIRED && s >= steps) break;
+        float x[FRAGMENT_STEPS][TM], y[FRAGMENT_STEPS][TN];
         Left::read(x_from + s * Left::NEXT_K, x);
         Right::read(y_from + s * Right::NEXT_K, y);
 #pragma unroll
-        for (int t = 0; t < AT_ONCE; ++t)
+        for (int t = 0; t < FRAGMENT_STEPS; ++t)
           each_result([&](int i, int j) { acc[i][j] = fmaf(x[t][i], y[t][j], acc[i][j]); });
-        if (CARRY && (s + AT_ONCE) % CARRIED == 0) carry();
-        else if constexpr (PAIRS) each_result([&](int i, int j) { half[i][j] = acc[i][j], acc[i][j] = 0.f; });
+        if (CHUNK_STEPS && (s + FRAGMENT_STEPS) % CARRIED == 0) carry();
+        else if constexpr (PAIRED) each_result([&](int i, int j) { half[i][j] = acc[i][j], acc[i][j] = 0.f; });
       }
     }
     a += TRANS_A ? BK * g.lda : BK;
     b += TRANS_B ? BK : BK * g.ldb;
   }
 
-  if constexpr (CARRY) each_result([&](int i, int j) { acc[i][j] += carried[i][j]; });
+  if constexpr (CHUNK_STEPS) each_result([&](int i, int j) { acc[i][j] += carried[i][j]; });
   float* const c = C + batch_offset(g, g.c_batch, place.batch) + place.m * g.ldc + place.n;
   const float* const c0 = C0 + batch_offset(g, g.c0_batch, place.batch) + place.m * g.c0_row + place.n * g.c0_col;
   const bool wide = !TRANS_B && WIDTH_C >= WIDE && WIDE % 2 == 0 && g.beta == 0.f;

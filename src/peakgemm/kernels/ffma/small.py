@@ -14,7 +14,7 @@ from ..family import MAX_BLOCKS, Estimated
 from ..profile import Machine
 from ..registry import FLOAT, Kernel, default_of
 from ..schedule import Schedule, arguments, cut
-from ..widths import widest, width
+from ..widths import whole_widths, widest
 from .tiled import TILED, estimated
 
 HALF = 32       # k-steps
@@ -43,6 +43,21 @@ class SmallConfig(Config):
     min_blocks: int = 1
     slices: int = 1   # teams of a block, each with a tile of its own
     chunked: bool = False
+    traits = "fragment_steps", "chunk_steps"
+
+    @property
+    def fragment_steps(self) -> int:
+        """The k-steps of both operands that a thread holds in registers: of larger thread tiles four would spill."""
+        return 4 if self.tm * self.tn <= MOST_RESULTS else 2
+
+    @property
+    def chunk_steps(self) -> int:
+        """The k-steps whose sums are added up among themselves, before they join those of the others; 0: one chain.
+
+        By eight, errors are 0.6 of one chain's with 64 k-steps, for 5 % of the time. The smallest tiles always have
+        their sums in chunks, of four, which costs them no latency that tells.
+        """
+        return 4 if self.tm * self.tn <= 4 else 8 if self.chunked else 0
 
 
 def _shared(c: Config) -> int:
@@ -52,20 +67,23 @@ def _shared(c: Config) -> int:
 
 # Results a thread whose sums may be in chunks: of more, registers would leave few blocks.
 MOST_RESULTS = 16
-_CARRIED = 4   # results a thread, at most, whose sums are always in chunks, with no latency that tells
-_SUM = 4       # k-steps, of the smallest tiles
 _FEW_SUMS = 3  # that are added up one after the other: two by two is no better, and takes 12 x 12 x 12 6 % longer
 
 
-def specialisation(problem: Problem) -> dict[str, int]:
-    """The macros that a compilation takes from the problem."""
-    p = problem
-    sums = -(-p.k // _SUM)
-    return {"PAIRED": int(sums > _FEW_SUMS and sums % 2 == 0), "TRANS_A": int(p.trans_a),
-            "TRANS_B": int(p.trans_b),
-            # Rows of whole quads, too.
-            "WIDTH_A": width(p.alignment[0], p.lda, *p.batch.a, p.m if p.trans_a else p.k),
-            "WIDTH_B": width(p.alignment[1], p.ldb, *p.batch.b, p.k if p.trans_b else p.n),
+def _specialisation(config: SmallConfig, problem: Problem) -> dict[str, int]:
+    """The macros that a compilation takes from the problem.
+
+    An even number of chunks of four k-steps is added up two by two (PAIRED): of 16 subnormal products four sums, one
+    added to the others after the other, err more than cuBLAS's two.
+    """
+    sums = -(-problem.k // 4) if config.chunk_steps == 4 else 0
+    return {"PAIRED": int(sums > _FEW_SUMS and sums % 2 == 0)} | layouts(problem)
+
+
+def layouts(problem: Problem) -> dict[str, int]:
+    """The macros of layouts, of the width of copies, and of operands that come by way of L1."""
+    p, (width_a, width_b) = problem, whole_widths(problem)
+    return {"TRANS_A": int(p.trans_a), "TRANS_B": int(p.trans_b), "WIDTH_A": width_a, "WIDTH_B": width_b,
             "WIDTH_C": widest(p.alignment[2], p.ldc, *p.batch.c, p.n),
             # The smaller operand, which all tiles read, and A, but for long rows: 8 x 1000000 x 8 takes 23.5 us so,
             # 41.6 past L1; 200000 x 12 x 64 25.3, 37.4 past L1, and 30.0 with both. In batches it makes little
@@ -109,11 +127,9 @@ def most_tiles(c: Config) -> int:
     return MAX_BLOCKS - c.slices
 
 
-def _one_chain(c: Config, p: Problem) -> bool:
-    """As of `wide`, of the groups of k-steps that a thread holds; few results a thread always have their sums in
-    chunks. Slices are teams with a tile each."""
-    results = c.tm * c.tn
-    return results > _CARRIED and p.k % (4 if results <= MOST_RESULTS else 2) == 0
+def _one_chain(c: SmallConfig, p: Problem) -> bool:
+    """As of `wide`, of the groups of k-steps that a thread holds. Slices are teams with a tile each."""
+    return not c.chunk_steps and p.k % c.fragment_steps == 0
 
 
 def applies(problem: Problem, machine: Machine) -> bool:
@@ -123,7 +139,7 @@ def applies(problem: Problem, machine: Machine) -> bool:
     return machine.arch.has_cp_async and p.k <= (MOST_K if thin else SHORT_K)
 
 
-def estimate_us(config: Config, problem: Problem, machine: Machine) -> float:
+def estimate_us(config: SmallConfig, problem: Problem, machine: Machine) -> float:
     """Modelled time of a launch in microseconds; only the ranking is meant.
 
     Instructions of a thread over the issue slots of its SM, bytes over the bandwidth, and latencies of a wave of
@@ -133,15 +149,14 @@ def estimate_us(config: Config, problem: Problem, machine: Machine) -> float:
     numbers, tiled = machine.profile.small, machine.profile.tiled
     blocks = -(-down * across * p.batch.count // c.slices)
     words_a, words_b, abreast, sectors = _accesses(p)
-    group = 4 if c.tm * c.tn <= MOST_RESULTS else 2  # k-steps that a thread holds at once
-    groups, rounds = -(-p.k // group), max(c.steps(p), 1)
+    groups, rounds = -(-p.k // c.fragment_steps), max(c.steps(p), 1)
     quads = words = 0.0  # copies of a thread
     for side, by_words, along_k in ((c.bm, words_a, not p.trans_a), (c.bn, words_b, p.trans_b)):
         if not by_words:
             quads += side * c.bk * rounds / (4 * c.threads)
         else:  # where rows lie along K, all of a round's places are asked for
-            words += side * (c.bk * rounds if along_k else min(groups * group, c.bk * rounds)) / c.threads
-    instructions = numbers.quad_slots * quads + numbers.word_slots * words + groups * group * c.tm * c.tn
+            words += side * (c.bk * rounds if along_k else min(groups * c.fragment_steps, c.bk * rounds)) / c.threads
+    instructions = numbers.quad_slots * quads + numbers.word_slots * words + groups * c.fragment_steps * c.tm * c.tn
     warps = c.threads * c.slices / arch.warp_size
     issue = warps * instructions / (arch.sub_partitions * machine.mhz * numbers.issued_share)
     work = (issue + numbers.block_us) * -(-blocks // machine.sms)
@@ -156,7 +171,7 @@ def estimate_us(config: Config, problem: Problem, machine: Machine) -> float:
               / (machine.bandwidth * tiled.bandwidth_share))
     resident = min(c.min_blocks, arch.shared_per_sm // (_shared(c) + arch.shared_reserved))
     waves = max(1.0, blocks / (machine.sms * resident))
-    in_line = groups if c.tm * c.tn > _CARRIED else 0
+    in_line = 0 if c.chunk_steps == 4 else groups
     latency = waves * (numbers.round_us * (rounds - 1) + numbers.group_us * in_line)
     overlap = tiled.overlap_us if arch.launches_overlap(blocks, machine.sms) else 0.0
     return numbers.start_us + hypot(memory, work, latency) - overlap
@@ -211,7 +226,7 @@ def configurations(problem: Problem, machine: Machine) -> Iterator[SmallConfig]:
 def _accesses(p: Problem) -> tuple[bool, bool, int, bool]:
     """Whether words of A and of B are copied by themselves; results that a thread may store at once; and whether
     rows of C are whole sectors."""
-    macros = specialisation(p)
+    macros = layouts(p)
     return (macros["WIDTH_A"] == 1, macros["WIDTH_B"] == 1, 1 if p.trans_b else macros["WIDTH_C"],
             p.ldc % _SECTOR == 0)
 
@@ -225,7 +240,7 @@ def _chains(kernel: Kernel, problem: Problem, machine: Machine) -> Iterator[Esti
 SMALL = Kernel(
     -1, "small", "a tile a team of threads, 64 k-steps of its operands asked for at once; many blocks an SM",
     default_of("small", SmallConfig), _constraints, _shared, dynamic=True, needs=("cp.async",), folder="ffma",
-    family=replace(TILED, schedule=schedule, specialisation=lambda config, problem: specialisation(problem),
+    family=replace(TILED, schedule=schedule, specialisation=_specialisation,
                    one_chain=_one_chain, candidates=estimated(configurations, estimate_us),
                    chains=_chains, numbers="small", tiled=False),
 )

@@ -15,7 +15,6 @@
 #include "include/copy/ring.cuh"
 #include "include/epilogue/slices.cuh"
 #include "include/mma/outer_product.cuh"
-#include "include/mma/outer_product_rows.cuh"
 #include "include/ptx/dependents.cuh"
 #include "include/ptx/opaque.cuh"
 #include "include/scheduler/split_k.cuh"

@@ -14,9 +14,6 @@ from .tiled import cluster_split, layouts, reduces_across_slices, two_rows
 
 PRODUCER_REGISTERS = 40
 _MOST_UNROLLED = 2560  # FFMAs of a thread
-# The properties of a configuration that are macros.
-_TRAITS = ("unroll", "few_registers", "late_pdl_wait", "prefetch_l2", "copies_via_l1", "reduce_across_slices",
-           "barrier_lookahead")
 
 
 class FfmaOrder(IntEnum):
@@ -36,6 +33,8 @@ class SpecialisedConfig(Config):
     """How blocks of copying and computing warps are cut."""
 
     fragments = 2
+    traits = ("unroll", "few_registers", "late_pdl_wait", "prefetch_l2", "copies_via_l1", "reduce_across_slices",
+              "barrier_lookahead")
     stages: int = 1
     raster: int = 1
     min_blocks: int = 1
@@ -52,10 +51,6 @@ class SpecialisedConfig(Config):
     # Groups of copying warps that take the tiles of K in turn: fewer warps, which issue more copies each behind the
     # warps that compute, keep more tiles under way.
     copy_groups: int = 1
-
-    def macros(self) -> dict[str, int]:
-        """The fields, and what follows from them: each property below by its name in capitals."""
-        return Config.macros(self) | {name.upper(): int(getattr(self, name)) for name in _TRAITS}
 
     @property
     def unroll(self) -> int:

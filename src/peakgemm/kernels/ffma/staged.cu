@@ -76,12 +76,8 @@ ffma_staged(const float* __restrict__ A, const float* __restrict__ B, const floa
 #pragma unroll
       for (int k = 0; k < BK; ++k) {
         float af[TM], bf[TN];
-#pragma unroll
-        for (int i = 0; i < TM; i += 4)
-          *reinterpret_cast<float4*>(&af[i]) = *reinterpret_cast<const float4*>(As + k * (BM + 4) + quad(i, 8));
-#pragma unroll
-        for (int j = 0; j < TN; j += 4)
-          *reinterpret_cast<float4*>(&bf[j]) = *reinterpret_cast<const float4*>(Bs + k * (BN + 4) + quad(j, 4));
+        load_fragment(af, As + k * (BM + 4), 8);
+        load_fragment(bf, Bs + k * (BN + 4), 4);
         outer_product(acc, af, bf);
       }
       if (t + 1 < s.end) write(t + 1);

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from ...errors import InvalidValue
-from ...problem import Config, Problem, varied
+from ...problem import C, Config, Problem, varied
 from ...runtime import source
 from ...runtime.architectures import architecture
 from ..family import MAX_BLOCKS, Estimated, Family, Launch, Launches
@@ -156,8 +156,8 @@ def without_workspace(kernel: Kernel, config: Config) -> tuple[Kernel, Config]:
     return kernel, varied(config, split=1, handed=False)
 
 
-def estimated(configurations: Callable[[Problem, Machine], Iterable[Config]],
-              estimate_us: Callable[[Config, Problem, Machine], float],
+def estimated(configurations: Callable[[Problem, Machine], Iterable[C]],
+              estimate_us: Callable[[C, Problem, Machine], float],
               ) -> Callable[..., Iterator[Estimated]]:
     """`Family.candidates` of a kernel with those configurations for a problem, and that estimate of each."""
 

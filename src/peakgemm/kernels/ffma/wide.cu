@@ -19,7 +19,6 @@
 #include "include/mma/fragment.cuh"
 #include "include/ptx/bulk.cuh"
 #include "include/ptx/dependents.cuh"
-#include "include/ptx/tensor_copy.cuh"
 
 constexpr int STAGE = BK * (BM + BN);  // floats
 

@@ -7,8 +7,7 @@
 //   bytes per FLOP.
 // Measured: 6.10 TFLOPS at 4096 on an H100, 0.117 of cuBLAS, 12.23 times rung 00.
 
-#include "include/scheduler/tile.cuh"
-#include "include/epilogue/epilogue.cuh"
+#include "include/rung.cuh"
 
 extern "C" __global__ void __launch_bounds__(BM * BN)
 sgemm_01_coalesced(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C, int M, int N, int K,

@@ -10,9 +10,7 @@
 //   cache does what shared memory should. 1 byte per FLOP of the 4x4 tile.
 // Measured: 18.95 TFLOPS at 4096 on an H100, 0.364 of cuBLAS, 3.11 times rung 01.
 
-#include "include/scheduler/tile.cuh"
-#include "include/copy/global.cuh"
-#include "include/epilogue/epilogue.cuh"
+#include "include/rung.cuh"
 
 // A pass computes PM x PN of the thread's TM x TN outputs, all at once or in four quarters.
 constexpr int PM = PASSES == 4 ? TM / 2 : TM;

@@ -9,8 +9,7 @@
 //   makes it slower than rung 02.
 // Measured: 1.71 TFLOPS at 4096 on an H100, 0.033 of cuBLAS, 0.09 times rung 02.
 
-#include "include/scheduler/tile.cuh"
-#include "include/epilogue/epilogue.cuh"
+#include "include/rung.cuh"
 
 extern "C" __global__ void __launch_bounds__(BM * BN)
 sgemm_03_shared_tile(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C, int M, int N,

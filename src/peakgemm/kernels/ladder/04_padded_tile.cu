@@ -7,8 +7,7 @@
 //   loop.
 // Measured: 7.06 TFLOPS at 4096 on an H100, 0.136 of cuBLAS, 4.12 times rung 03.
 
-#include "include/scheduler/tile.cuh"
-#include "include/epilogue/epilogue.cuh"
+#include "include/rung.cuh"
 
 extern "C" __global__ void __launch_bounds__(BM * BN)
 sgemm_04_padded_tile(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C, int M, int N,

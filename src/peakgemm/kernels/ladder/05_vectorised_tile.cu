@@ -8,9 +8,7 @@
 //   LDS.
 // Measured: 13.10 TFLOPS at 4096 on an H100, 0.252 of cuBLAS, 1.86 times rung 04.
 
-#include "include/scheduler/tile.cuh"
-#include "include/copy/global.cuh"
-#include "include/epilogue/epilogue.cuh"
+#include "include/rung.cuh"
 
 constexpr int THREADS = BM * BN / TN;
 

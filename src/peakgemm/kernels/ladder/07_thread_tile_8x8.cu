@@ -9,9 +9,8 @@
 //   rung 06.
 // Measured: 24.23 TFLOPS at 4096 on an H100, 0.469 of cuBLAS, 0.81 times rung 06.
 
-#include "include/scheduler/tile.cuh"
-#include "include/copy/global.cuh"
-#include "include/epilogue/epilogue.cuh"
+#include "include/rung.cuh"
+#include "include/mma/fragment.cuh"
 
 constexpr int THREADS = (BM / TM) * (BN / TN);
 
@@ -48,13 +47,8 @@ sgemm_07_thread_tile_8x8(const float* __restrict__ A, const float* __restrict__ 
       float af[TM], bf[TN];
 #pragma unroll
       for (int i = 0; i < TM; ++i) af[i] = As[ty + i][k];  // a column of As: one LDS.32 each
-#pragma unroll
-      for (int j = 0; j < TN; j += 4)
-        *reinterpret_cast<float4*>(&bf[j]) = *reinterpret_cast<const float4*>(&Bs[k][tx + j]);
-#pragma unroll
-      for (int i = 0; i < TM; ++i)
-#pragma unroll
-        for (int j = 0; j < TN; ++j) acc[i][j] = fmaf(af[i], bf[j], acc[i][j]);
+      load_fragment(bf, &Bs[k][tx], 1);
+      each_result([&](int i, int j) { acc[i][j] = fmaf(af[i], bf[j], acc[i][j]); });
     }
     __syncthreads();
   }

@@ -6,9 +6,7 @@
 // Leaves: two barriers an iteration, and nobody computes between them.
 // Measured: 40.15 TFLOPS at 4096 on an H100, 0.776 of cuBLAS, 1.12 times rung 08.
 
-#include "include/scheduler/tile.cuh"
-#include "include/copy/global.cuh"
-#include "include/epilogue/epilogue.cuh"
+#include "include/rung.cuh"
 #include "include/mma/fragment.cuh"
 
 constexpr int THREADS = (BM / TM) * (BN / TN);
@@ -47,16 +45,9 @@ sgemm_09_quadrants(const float* __restrict__ A, const float* __restrict__ B, flo
 #pragma unroll
     for (int k = 0; k < BK; ++k) {
       float af[TM], bf[TN];
-#pragma unroll
-      for (int i = 0; i < TM; i += 4)
-        *reinterpret_cast<float4*>(&af[i]) = *reinterpret_cast<const float4*>(&As[k][ty + quad(i, BM / TM)]);
-#pragma unroll
-      for (int j = 0; j < TN; j += 4)
-        *reinterpret_cast<float4*>(&bf[j]) = *reinterpret_cast<const float4*>(&Bs[k][tx + quad(j, BN / TN)]);
-#pragma unroll
-      for (int i = 0; i < TM; ++i)
-#pragma unroll
-        for (int j = 0; j < TN; ++j) acc[i][j] = fmaf(af[i], bf[j], acc[i][j]);
+      load_fragment(af, &As[k][ty], BM / TM);
+      load_fragment(bf, &Bs[k][tx], BN / TN);
+      each_result([&](int i, int j) { acc[i][j] = fmaf(af[i], bf[j], acc[i][j]); });
     }
     __syncthreads();
   }

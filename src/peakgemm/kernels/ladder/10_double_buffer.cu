@@ -6,9 +6,7 @@
 // Leaves: the first FFMA of each k-step waits for its LDS (stall: short scoreboard).
 // Measured: 42.18 TFLOPS at 4096 on an H100, 0.815 of cuBLAS, 1.05 times rung 09.
 
-#include "include/scheduler/tile.cuh"
-#include "include/copy/global.cuh"
-#include "include/epilogue/epilogue.cuh"
+#include "include/rung.cuh"
 #include "include/mma/fragment.cuh"
 
 constexpr int THREADS = (BM / TM) * (BN / TN);
@@ -52,28 +50,17 @@ sgemm_10_double_buffer(const float* __restrict__ A, const float* __restrict__ B,
 #pragma unroll
     for (int k = 0; k < BK; ++k) {
       float af[TM], bf[TN];
-#pragma unroll
-      for (int i = 0; i < TM; i += 4)
-        *reinterpret_cast<float4*>(&af[i]) = *reinterpret_cast<const float4*>(&As[now][k][ty + quad(i, BM / TM)]);
-#pragma unroll
-      for (int j = 0; j < TN; j += 4)
-        *reinterpret_cast<float4*>(&bf[j]) = *reinterpret_cast<const float4*>(&Bs[now][k][tx + quad(j, BN / TN)]);
-#pragma unroll
-      for (int i = 0; i < TM; ++i)
-#pragma unroll
-        for (int j = 0; j < TN; ++j) acc[i][j] = fmaf(af[i], bf[j], acc[i][j]);
+      load_fragment(af, &As[now][k][ty], BM / TM);
+      load_fragment(bf, &Bs[now][k][tx], BN / TN);
+      each_result([&](int i, int j) { acc[i][j] = fmaf(af[i], bf[j], acc[i][j]); });
     }
     if (k0 + BK < K) {
       put(now ^ 1);     // nobody reads that buffer: its last readers passed the barrier before
       __syncthreads();  // the only barrier of the iteration
     }
   }
-#pragma unroll
-  for (int i = 0; i < TM; ++i)
-#pragma unroll
-    for (int j = 0; j < TN; j += 4) {
-      const int m = tile.m + ty + quad(i, BM / TM);
-      const int n = tile.n + tx + quad(j, BN / TN);
-      if (ALIGNED || m < M) store4(C + m * ldc + n, &acc[i][j], N - n, alpha, beta);
-    }
+  each_quad([&](int i, int j) {
+    const int m = tile.m + ty + quad(i, BM / TM), n = tile.n + tx + quad(j, BN / TN);
+    if (ALIGNED || m < M) store4(C + m * ldc + n, &acc[i][j], N - n, alpha, beta);
+  });
 }

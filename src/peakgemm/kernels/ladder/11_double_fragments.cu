@@ -9,9 +9,7 @@
 //   carry.
 // Measured: 44.78 TFLOPS at 4096 on an H100, 0.866 of cuBLAS, 1.06 times rung 10.
 
-#include "include/scheduler/tile.cuh"
-#include "include/copy/global.cuh"
-#include "include/epilogue/epilogue.cuh"
+#include "include/rung.cuh"
 #include "include/mma/fragment.cuh"
 #include "include/mma/outer_product.cuh"
 
@@ -60,12 +58,8 @@ sgemm_11_double_fragments(const float* __restrict__ A, const float* __restrict__
 
   float af[FRAGMENTS][TM], bf[FRAGMENTS][TN];
   auto load = [&](int slot, int buffer, int k) {
-#pragma unroll
-    for (int i = 0; i < TM; i += 4)
-      *reinterpret_cast<float4*>(&af[slot][i]) = *reinterpret_cast<float4*>(&As[buffer][k][ty + quad(i, BM / TM)]);
-#pragma unroll
-    for (int j = 0; j < TN; j += 4)
-      *reinterpret_cast<float4*>(&bf[slot][j]) = *reinterpret_cast<float4*>(&Bs[buffer][k][tx + quad(j, BN / TN)]);
+    load_fragment(af[slot], &As[buffer][k][ty], BM / TM);
+    load_fragment(bf[slot], &Bs[buffer][k][tx], BN / TN);
   };
   float acc[TM][TN] = {};
 
@@ -105,12 +99,8 @@ sgemm_11_double_fragments(const float* __restrict__ A, const float* __restrict__
     }
   }
 
-#pragma unroll
-  for (int i = 0; i < TM; ++i)
-#pragma unroll
-    for (int j = 0; j < TN; j += 4) {
-      const int m = tile.m + ty + quad(i, BM / TM);
-      const int n = tile.n + tx + quad(j, BN / TN);
-      if (ALIGNED || m < M) store4(C + m * ldc + n, &acc[i][j], N - n, alpha, beta);
-    }
+  each_quad([&](int i, int j) {
+    const int m = tile.m + ty + quad(i, BM / TM), n = tile.n + tx + quad(j, BN / TN);
+    if (ALIGNED || m < M) store4(C + m * ldc + n, &acc[i][j], N - n, alpha, beta);
+  });
 }

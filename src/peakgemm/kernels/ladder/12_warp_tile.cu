@@ -8,9 +8,7 @@
 //   to transpose A, and the registers to hold them.
 // Measured: 41.83 TFLOPS at 4096 on an H100, 0.809 of cuBLAS, 0.93 times rung 11.
 
-#include "include/scheduler/tile.cuh"
-#include "include/copy/global.cuh"
-#include "include/epilogue/epilogue.cuh"
+#include "include/rung.cuh"
 #include "include/mma/fragment.cuh"
 #include "include/mma/warp_tile.cuh"
 #include "include/mma/outer_product.cuh"
@@ -56,12 +54,8 @@ sgemm_12_warp_tile(const float* __restrict__ A, const float* __restrict__ B, flo
 
   float af[2][TM], bf[2][TN];
   auto load = [&](int slot, int buffer, int k) {
-#pragma unroll
-    for (int i = 0; i < TM; i += 4)
-      *reinterpret_cast<float4*>(&af[slot][i]) = *reinterpret_cast<float4*>(&As[buffer][k][mine.m + quad(i, 8)]);
-#pragma unroll
-    for (int j = 0; j < TN; j += 4)
-      *reinterpret_cast<float4*>(&bf[slot][j]) = *reinterpret_cast<float4*>(&Bs[buffer][k][mine.n + quad(j, 4)]);
+    load_fragment(af[slot], &As[buffer][k][mine.m], 8);
+    load_fragment(bf[slot], &Bs[buffer][k][mine.n], 4);
   };
   float acc[TM][TN] = {};
 
@@ -87,13 +81,8 @@ sgemm_12_warp_tile(const float* __restrict__ A, const float* __restrict__ B, flo
     }
   }
 
-#pragma unroll
-  for (int i = 0; i < TM; ++i) {
-    const int m = tile.m + mine.m + quad(i, 8);
-#pragma unroll
-    for (int j = 0; j < TN; j += 4) {
-      const int n = tile.n + mine.n + quad(j, 4);
-      if (ALIGNED || m < M) store4(C + m * ldc + n, &acc[i][j], N - n, alpha, beta);
-    }
-  }
+  each_quad([&](int i, int j) {
+    const int m = tile.m + mine.m + quad(i, 8), n = tile.n + mine.n + quad(j, 4);
+    if (ALIGNED || m < M) store4(C + m * ldc + n, &acc[i][j], N - n, alpha, beta);
+  });
 }

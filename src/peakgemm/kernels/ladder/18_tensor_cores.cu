@@ -17,8 +17,7 @@
 #undef SCHEME  // the included files serve other splits too
 #define SCHEME FP16X3
 
-#include "include/scheduler/tile.cuh"
-#include "include/epilogue/epilogue.cuh"
+#include "include/rung.cuh"
 #include "include/ptx/cp_async.cuh"
 #include "include/ptx/bulk.cuh"
 #include "include/ptx/mbarrier.cuh"

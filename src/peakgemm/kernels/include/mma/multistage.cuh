@@ -12,7 +12,7 @@
 #include "include/mma/outer_product.cuh"
 #include "include/mma/warp_tile.cuh"
 #include "include/ptx/cp_async.cuh"
-#include "include/scheduler/tile.cuh"
+#include "include/rung.cuh"
 
 constexpr int THREADS = (BM / TM) * (BN / TN);
 constexpr int A_PITCH = BM + 4;
@@ -88,14 +88,8 @@ __device__ __forceinline__ void multistage(float (&acc)[TM][TN], const float* A,
   const float* As = shared + mine.m;
   const float* Bs = shared + A_TILE + mine.n;
   auto load = [&](int slot, int stage, int k) {
-#pragma unroll
-    for (int i = 0; i < TM; i += 4)
-      *reinterpret_cast<float4*>(&af[slot][i]) =
-          *reinterpret_cast<const float4*>(As + stage + k * A_PITCH + quad(i, 8));
-#pragma unroll
-    for (int j = 0; j < TN; j += 4)
-      *reinterpret_cast<float4*>(&bf[slot][j]) =
-          *reinterpret_cast<const float4*>(Bs + stage + k * BN + quad(j, 4));
+    load_fragment(af[slot], As + stage + k * A_PITCH, 8);
+    load_fragment(bf[slot], Bs + stage + k * BN, 4);
   };
 
   if (tiles > 0) {

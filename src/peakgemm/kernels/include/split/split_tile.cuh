@@ -4,7 +4,7 @@
 // that no scale needs another warp. One array of registers holds, in turn, the warp's part of B and of A: as
 // soon as a piece is stored, its registers are the target of a load of what comes next. So some 7 KB a warp are on
 // the way from memory all the time, and shared memory, which the tensor cores keep busy, stages nothing.
-#include "include/scheduler/tile.cuh"
+#include "include/rung.cuh"
 #include "include/split/narrow.cuh"
 
 constexpr int PIECE = 8;                    // elements of 16 bytes

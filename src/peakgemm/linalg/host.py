@@ -34,6 +34,7 @@ def run_on_host(library: HostLibrary, operation: Operation) -> Any:
     if 0 in o.shape:
         results = [np.zeros(o.shape, np.float32), np.zeros(o.shape[:-2], np.int32)]
     elif gpu is None:
+        assert o.on_cpu is not None
         with np.errstate(all="ignore"):  # infinities and NaN are results
             done = o.on_cpu(**arrays, out=target)
         results = list(done) if o.info else [done]

@@ -55,35 +55,52 @@ __device__ __forceinline__ void load_quad(float* to, const float* from) {
   *reinterpret_cast<float4*>(to) = *reinterpret_cast<const float4*>(from);
 }
 
-// Elements of a matrix, that `threads` threads of number `thread` move: lane by lane along what is contiguous, a line and
-// then the next. body(row, column, address)
-template <int COUNT, typename Pointer, typename Body>
-__device__ __forceinline__ void each_element(Pointer first, const Strides& s, int n, int thread, Body body) {
+// The elements of `n` rows and columns that COUNT threads move, lanes along what is contiguous, eight at a time: all are
+// read before the first is written. value = read(row, column, address), then write(row, column, address, value)
+template <int COUNT, typename Pointer, typename Read, typename Write>
+__device__ __forceinline__ void each_element(Pointer first, const Strides& s, int n, int thread, Read read, Write write) {
+  constexpr int APART = COUNT / ROWS, AT_ONCE = 8;
   const bool along = s.along_rows();
-  const int inside = thread % ROWS, line = thread / ROWS, apart = COUNT / ROWS;
+  const int inside = thread % ROWS;
   const long long step = along ? s.column : s.row;
-  Pointer at = first + inside * (along ? s.row : s.column) + line * step;
-#pragma unroll 8
-  for (int i = line; i < n; i += apart, at += apart * step)
-    if (inside < n) body(along ? inside : i, along ? i : inside, at);
+  Pointer at = first + inside * (along ? s.row : s.column) + thread / ROWS * step;
+  if (inside >= n) return;
+#pragma unroll 1
+  for (int line = thread / ROWS; line < n; line += AT_ONCE * APART) {
+    float values[AT_ONCE];
+    Pointer next = at;
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i, next += APART * step) {
+      const int other = min(line + i * APART, n - 1);
+      values[i] = read(along ? inside : other, along ? other : inside, next);
+    }
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i, at += APART * step) {
+      const int other = line + i * APART;
+      if (other < n) write(along ? inside : other, along ? other : inside, at, values[i]);
+    }
+  }
 }
 
-// Update warps.
+// Update warps: a warp has 64 x 32 elements, a thread quads of four of its rows and of two of its columns (mma/warp_tile.cuh
+// says why). What lies above the diagonal in rows that are L's yet is not looked at.
 template <bool FACTOR>
-__device__ __forceinline__ void update(const Elimination& e, Shared& shared, int steps) {
-  // A warp has 4 x 8 blocks, so that whole warps have nothing left to do early.
-  const int down = threadIdx.x / 64 * 4 + threadIdx.x % 32 / 8, right = threadIdx.x / 32 % 2 * 8 + threadIdx.x % 8;
+__device__ __forceinline__ void update(Shared& shared, int steps) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, lane_n = lane % 2 + lane / 16 * 2;
+  const int strip = warp % 4, m = warp / 4 * 64 + lane / 2 % 8 * 4, n = strip * 32 + lane_n * 4;
   float s[STEP][STEP];
 #pragma unroll
   for (int i = 0; i < STEP; ++i)
 #pragma unroll
-    for (int j = 0; j < STEP; j += 4) load_quad(&s[i][j], &shared.square[down * STEP + i][right * STEP + j]);
+    for (int j = 0; j < STEP; j += 4) load_quad(&s[i][j], &shared.square[m + i % 4 + i / 4 * 32][n + j * 4]);
   auto give = [&](int step) {
-    if (right == step)
+    if (strip == step / 4 && lane_n / 2 == step % 2)
 #pragma unroll
-      for (int i = 0; i < STEP; ++i)
-#pragma unroll
-        for (int j = 0; j < STEP; j += 4) load_quad(shared.panel[step % 2].row(down * STEP + i) + j, &s[i][j]);
+      for (int i = 0; i < STEP; ++i) {
+        float* const to = shared.panel[step % 2].row(m + i % 4 + i / 4 * 32) + lane_n % 2 * 4;
+        if (step % 4 < 2) load_quad(to, &s[i][0]);
+        else load_quad(to, &s[i][4]);
+      }
     arrive(PANEL + step % 2, THREADS);
   };
   give(0);
@@ -91,21 +108,29 @@ __device__ __forceinline__ void update(const Elimination& e, Shared& shared, int
 #pragma unroll 1
   for (int step = 0; step + 2 < steps; ++step) {
     meet(SOLVED + step % 2, THREADS);
-    if (right >= step + 2 && ((FACTOR && down >= right) || down <= step))
-#pragma unroll 4
+    if (strip * 4 + 3 >= step + 2) {
+#pragma unroll
+      for (int i = 0; i < STEP; ++i)  // rows of L become rows of X
+        if (FACTOR && (m + i / 4 * 32) / STEP == step)
+#pragma unroll
+          for (int j = 0; j < STEP; ++j) s[i][j] = 0.f;
+#pragma unroll
       for (int k = 0; k < STEP; ++k) {
         const float* const column = shared.square[step * STEP + k];
         float a[STEP], b[STEP];
 #pragma unroll
         for (int i = 0; i < STEP; i += 4) {
-          load_quad(a + i, column + down * STEP + i);
-          load_quad(b + i, column + right * STEP + i);
+          load_quad(a + i, column + m + i * 8);
+          load_quad(b + i, column + n + i * 4);
         }
 #pragma unroll
-        for (int i = 0; i < STEP; ++i)
+        for (int i = 0; i < STEP; ++i) {
+          if (!FACTOR && (m + i / 4 * 32) / STEP > step) a[i] = 0.f;  // rows of L stay as they are
 #pragma unroll
           for (int j = 0; j < STEP; ++j) s[i][j] = fmaf(-a[i], b[j], s[i][j]);
+        }
       }
+    }
     give(step + 2);
   }
 }
@@ -124,6 +149,9 @@ __device__ __forceinline__ int solve(Shared& shared, int thread, int steps) {
     float own[STEP], d[STEP][STEP];
 #pragma unroll
     for (int j = 0; j < STEP; j += 4) load_quad(own + j, shared.panel[step % 2].row(is_row ? thread : 0) + j);
+    if (FACTOR && inside < 0 && inside >= -STEP)  // the first columns of a row of X
+#pragma unroll
+      for (int j = 0; j < STEP; ++j) own[j] = 0.f;
     if (step > 0 && (FACTOR || inside < 0))
 #pragma unroll
       for (int k = 0; k < STEP; ++k) {
@@ -151,7 +179,7 @@ __device__ __forceinline__ int solve(Shared& shared, int thread, int steps) {
       float reciprocal;
       if (FACTOR) {
         const float pivot = d[j][j];
-        if (!(pivot > 0.f) && failed == 0) failed = first + j + 1;
+        failed = failed == 0 && !(pivot > 0.f) ? first + j + 1 : failed;
         reciprocal = rsqrtf(pivot);
         reciprocal = fmaf(0.5f * reciprocal, fmaf(-pivot * reciprocal, reciprocal, 1.f), reciprocal);
       } else {
@@ -186,27 +214,33 @@ template <bool FACTOR>
 __device__ __forceinline__ int eliminate(const Elimination& e, Shared& shared) {
   const int thread = threadIdx.x, steps = (e.n + STEP - 1) / STEP;
   // Above the diagonal are zeros of X, rows behind the last are those of an identity.
-  if (thread < UPDATING) {
-    each_element<UPDATING>(e.from, e.from_strides, ROWS, thread, [&](int r, int c, const float* at) {
-      const bool one = r == c && (e.unit || r >= e.n);
-      shared.square[r][c] = r < e.n && c <= r && !one ? *at : one;
-    });
-  }
+  if (thread < UPDATING)
+    each_element<UPDATING>(
+        e.from, e.from_strides, ROWS, thread,
+        [&](int r, int c, const float* at) {
+          const bool one = r == c && (e.unit || r >= e.n);
+          return r < e.n && c <= r && !one ? *at : one;
+        },
+        [&](int r, int c, const float*, float value) { shared.square[r][c] = value; });
   __syncthreads();
   int failed = 0;
-  if (thread < UPDATING) update<FACTOR>(e, shared, steps);
+  if (thread < UPDATING) update<FACTOR>(shared, steps);
   else failed = solve<FACTOR>(shared, thread - UPDATING, steps);
   __syncthreads();
-  if (thread < UPDATING && FACTOR)
-    each_element<UPDATING>(e.factor, e.factor_strides, e.n, thread, [&](int r, int c, float* at) {
-      const float x = r / STEP == c / STEP ? shared.corner[r][c % STEP] : shared.square[c][r];
-      *at = r >= c ? x : 0.f;
-    });
+  auto write = [](int r, int c, float* at, float value) { *at = r >= c ? value : 0.f; };
+  if (FACTOR && thread < UPDATING)
+    each_element<UPDATING>(
+        e.factor, e.factor_strides, e.n, thread,
+        [&](int r, int c, float*) {
+          const float* const corner = &shared.corner[r][c % STEP];
+          return *(r / STEP == c / STEP ? corner : &shared.square[c][r]);
+        },
+        write);
   const int rest = FACTOR ? thread - UPDATING : thread;
   constexpr int STORING = FACTOR ? ROWS : UPDATING;
   if (rest >= 0 && rest < STORING)
-    each_element<STORING>(e.inverse, e.inverse_strides, e.n, rest,
-                          [&](int r, int c, float* at) { *at = r >= c ? shared.square[r][c] : 0.f; });
+    each_element<STORING>(
+        e.inverse, e.inverse_strides, e.n, rest, [&](int r, int c, float*) { return shared.square[r][c]; }, write);
   return failed;
 }
 

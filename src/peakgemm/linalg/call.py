@@ -8,14 +8,19 @@ from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..arrays import locate
-from ..arrays.base import FLOAT, HOST, DeviceLibrary, View, overlaps, packed, stream_handle
+from ..arrays.base import FLOAT, HOST, DeviceLibrary, HostLibrary, View, overlaps, packed, stream_handle
+from ..arrays.interop import LEGACY
+from ..arrays.numpy import host_view
 from ..calls.canonical import broadcasts, distinct
 from ..calls.launch import calls, no_room, remember
 from ..calls.request import check_precision
 from ..errors import InvalidType, InvalidValue
 from ..runtime import device, memory
 from ..runtime.device import Gpu
+from .host import STAGED, received, sent
 from .program import BoundProgram, Matrix, Program, external
 
 Record = Callable[[Program, dict[str, Matrix]], None]
@@ -76,9 +81,7 @@ def run(operation: Operation) -> Any:
         if o.stream is not None:
             raise InvalidValue(f"stream is for arrays on the GPU; {o.name} of arrays in the host's memory is done when "
                                "the call returns: leave stream out")
-        from .host import run_on_host
-
-        result = run_on_host(library, o)
+        result = _on_host(library, o)
     else:
         with library.scope(index, None if o.stream is None else stream_handle(o.stream)) as stream:
             result = enqueue(library, index, o, stream)
@@ -91,6 +94,35 @@ def run(operation: Operation) -> Any:
             for new in result if o.info else (result,):
                 eager.keep_for_stream(arrays if new is o.out else o.operands, new, stream_handle(o.stream))
     return result
+
+
+def _on_host(library: HostLibrary, operation: Operation) -> Any:
+    """`run` for arrays in the host's memory: copied to the current GPU and back, or left to NumPy without one."""
+    o, gpu = operation, device.find()
+    arrays = {name: library.host(x, name) for name, x in o.operands.items()}
+    like = next(iter(o.operands.values()))
+    target = None if o.out is None else library.host(o.out, "out")
+    if target is not None:
+        _check_out(o, {name: host_view(x) for name, x in arrays.items()}, host_view(target))
+    if 0 in o.shape:
+        results = [np.zeros(o.shape, np.float32), np.zeros(o.shape[:-2], np.int32)]
+    elif gpu is None:
+        assert o.on_cpu is not None
+        with np.errstate(all="ignore"):  # infinities and NaN are results
+            done = o.on_cpu(**arrays, out=target)
+        results = list(done) if o.info else [done]
+    else:
+        with device.activated(gpu.index):
+            staged = o._replace(operands={name: sent(x) for name, x in arrays.items()},
+                                out=None if target is None else sent(target))
+            done = enqueue(STAGED, gpu.index, staged, LEGACY)
+            results = [received(x) for x in (done if o.info else (done,))]
+    with np.errstate(over="ignore"):
+        results[0] = np.ascontiguousarray(results[0], np.float32)
+    if target is not None:
+        target[...] = results[0]
+    result = library.wrap(results[0], like) if o.out is None else o.out
+    return (result, library.wrap(results[1], like)) if o.info else result
 
 
 def enqueue(library: DeviceLibrary, index: int, operation: Operation, stream: int) -> Any:
@@ -110,7 +142,7 @@ def enqueue(library: DeviceLibrary, index: int, operation: Operation, stream: in
     target, aside = o.out, False
     if target is not None:
         view = library.view(target, "out", stream)
-        check_out(o, {name: library.view(x, name, stream) for name, x in o.operands.items()}, view)
+        _check_out(o, {name: library.view(x, name, stream) for name, x in o.operands.items()}, view)
         flat = _flattened(_elements(view, o.parts), batch)
         aside = flat is None  # computed in new memory, then assigned
     if target is None or aside:
@@ -194,7 +226,7 @@ def _flattened(view: View, batch: tuple[int, ...]) -> View | None:
     return View(view.pointer, (prod(batch), rows, columns), (levels[-1][1] if levels else rows * columns, down, right))
 
 
-def check_out(o: Operation, views: dict[str, View], out: View) -> None:
+def _check_out(o: Operation, views: dict[str, View], out: View) -> None:
     """Refuse an ``out`` whose elements lie on each other or on an operand's that it may not be.
 
     Raises:

@@ -14,7 +14,7 @@ from peakgemm.linalg import positive_definite, triangular
 SMALL = [*laid_out(linalg_case.products(33, 20)), *laid_out(linalg_case.triangles(37, 5)),
          *laid_out(linalg_case.definites(37, 5))]
 BATCHED = [case for cases in (linalg_case.products, linalg_case.triangles, linalg_case.definites)
-           for case in list(laid_out(cases(7, 5, (2, 1), (3,))))[::3]]
+           for case in [*list(laid_out(cases(7, 5, (2, 1), (3,))))[::3], *list(cases(7, 5, (1,), (3,)))[1::7]]]
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import linalg_case
+import peakgemm
 from linalg_case import Case, definite, half, laid_out, normal, triangular
 from peakgemm import linalg
 from peakgemm.errors import InvalidType, InvalidValue, PeakgemmError
@@ -121,6 +122,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type, str]] = {
     "columns": (lambda: linalg.trmm(S, B, left=False), InvalidValue, r"b has shape \(4, 3\), and its columns .* 4 "),
     "rows, symm": (lambda: linalg.symm(S, B.T), InvalidValue, "its rows must be the 4 "),
     "rows, factor": (lambda: linalg.cholesky_solve(B.T, S), InvalidValue, "its rows must be the 4 rows of factor"),
+    "rows, solve": (lambda: linalg.solve(S, A[0]), InvalidValue, r"solve: b has shape \(3, 1\).* 4 rows of a"),
     "unlike a": (lambda: linalg.syr2k(A, B.T), InvalidValue, r"a has shape \(4, 3\) and b \(3, 4\); they must be eq"),
     "c": (lambda: linalg.syrk(A, A), InvalidValue, r"c has shape \(4, 3\), the result has \(4, 4\); pass"),
     "c, symm": (lambda: linalg.symm(S, B, S), InvalidValue, r"c has shape \(4, 4\), the result has \(4, 3\); pass"),
@@ -132,6 +134,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type, str]] = {
     "left": (lambda: linalg.symm(S, B, left=None), InvalidValue, "left = None is no bool"),
     "upper": (lambda: linalg.cholesky(S, upper="U"), InvalidValue, "upper = 'U' is no bool"),
     "upper, solve": (lambda: linalg.solve_triangular(S, B, upper=-1), InvalidValue, "upper = -1 is no bool"),
+    "flags": (lambda: linalg.syrk(A, lower=np.ones(2, bool)), InvalidValue, "is no bool; pass lower=True"),
     "trans": (lambda: linalg.trsm(S, B, trans="X"), InvalidValue, "trans = 'X' is neither"),
     "alpha": (lambda: linalg.trsm(S, B, alpha=np.ones(1)), InvalidType, r"alpha is a ndarray; .*float\(alpha\)"),
     "complex alpha": (lambda: linalg.syrk(A, alpha=1j), InvalidType, "alpha is a complex"),
@@ -144,6 +147,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type, str]] = {
     "stream": (lambda: linalg.cholesky(S, stream=0), InvalidValue, "leave stream out"),
     # Arrays.
     "a list": (lambda: linalg.syrk([[1.0]]), InvalidType, "a is a list; syrk takes torch, CuPy, JAX or NumPy arrays"),
+    "prepared": (lambda: linalg.trsm(S, peakgemm.prepare(S)), InvalidType, "b is a Prepared"),
     "none": (lambda: linalg.trsm(S, None), InvalidType, "b is a NoneType"),
     "float64": (lambda: linalg.cholesky(np.float64(S)), InvalidType, r"a is float64.*a.astype\('float32'\)"),
     "complex64": (lambda: linalg.trsm(S, B * 1j), InvalidType, "b is complex64"),

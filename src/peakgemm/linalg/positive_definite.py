@@ -178,8 +178,10 @@ def solve(a: Any, b: Any, *, assume_a: str = "pos", upper: bool = False, out: An
     if assume_a not in ("pos", "positive definite"):
         raise InvalidValue(f"assume_a = {assume_a!r}: peakgemm.linalg solves positive definite systems; pass "
                            "assume_a='pos', or use your library's solver")
+    is_vector = getattr(b, "ndim", 2) == 1
+    one_sided("solve", {"a": a, "b": b[:, None] if is_vector else b}, left=True)
     factor = cholesky(a, upper=upper, precision=precision, stream=stream)
-    if getattr(b, "ndim", 2) == 1:
+    if is_vector:
         column = cholesky_solve(b[:, None], factor, upper=upper, out=None if out is None else out[..., None],
                                 precision=precision, stream=stream)
         return column[..., 0] if out is None else out

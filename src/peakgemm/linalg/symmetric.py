@@ -239,8 +239,6 @@ def as_bool(value: Any, name: str) -> bool:
     Raises:
         InvalidValue: anything else.
     """
-    if isinstance(value, str) or value not in (0, 1):
-        raise InvalidValue(f"{name} = {value!r} is no bool; pass {name}=True or {name}=False")
-    return flag(value, name)
-
-
+    if isinstance(value, (int, np.integer, np.bool_)) and value in (0, 1):
+        return bool(value)
+    raise InvalidValue(f"{name} = {value!r} is no bool; pass {name}=True or {name}=False")

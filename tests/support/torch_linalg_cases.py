@@ -7,7 +7,7 @@ import warnings
 import pytest
 import torch
 
-from peakgemm.errors import InvalidValue
+from peakgemm.errors import InvalidValue, OutOfMemory
 from peakgemm.integrations import torch_linalg, torch_use
 from peakgemm.integrations.torch_linalg import Sizes
 from torch_cases import Subclass, draw
@@ -160,6 +160,19 @@ class LinalgUseCases:
                     call()
             assert not ran.calls and ran.fallbacks.total() >= 6
             linalg.solve_triangular(s, s, upper=False, out=s)  # an overlap: whatever torch does with it
+
+    def test_without_room_it_is_torchs(self, monkeypatch):
+        def has_no_room(*args, **kwargs):
+            raise OutOfMemory("a workspace of 2 bytes")
+
+        for name in ("cholesky_ex", "cholesky_inverse", "gram"):
+            monkeypatch.setattr(torch_linalg.linalg, name, has_no_room)
+        s, t, _ = self.matrices()
+        with self.use() as ran:
+            got = linalg.cholesky(s), torch.cholesky_inverse(t), s @ s.mT
+        want = linalg.cholesky(s), torch.cholesky_inverse(t), s @ s.mT
+        assert all(torch.allclose(x, y, rtol=1e-5, atol=1e-5) for x, y in zip(got, want, strict=True))
+        assert ran.calls == {"mm": 1} and ran.fallbacks == {"linalg_cholesky_ex": 1, "cholesky_inverse.out": 1}
 
     def test_blocks_nest(self):
         s, *_ = self.matrices()

@@ -1,5 +1,4 @@
-"""`use`: torch's own FP32 products, and its linear algebra, rerouted to peakgemm, with torch's kernels as the fallback.
-"""
+"""`use`: torch's FP32 products and linear algebra rerouted to peakgemm, with torch's kernels as the fallback."""
 
 from __future__ import annotations
 
@@ -113,9 +112,9 @@ class Rerouted:
         def counts(of: Counter[str]) -> str:
             return ", ".join(f"{count} {op}" for op, count in of.items()) or "nothing"
 
-        block = self.blocks[-1] if self.blocks else Block("ieee", False)
-        return (f"peakgemm.torch.use(precision={block.precision!r}{', linalg=True' if block.linalg else ''}): peakgemm "
-                f"ran {counts(self.calls)}; torch ran {counts(self.fallbacks)} (other dtypes, devices or shapes)")
+        precision, linalg = self.blocks[-1]
+        return (f"peakgemm.torch.use(precision={precision!r}{', linalg=True' if linalg else ''}): peakgemm ran "
+                f"{counts(self.calls)}; torch ran {counts(self.fallbacks)} (other dtypes, devices or shapes)")
 
     def restore(self) -> None:
         """Put torch's kernels back."""

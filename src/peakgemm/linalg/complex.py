@@ -180,7 +180,8 @@ def _on_device(library: DeviceLibrary, index: int, product: Product, stream: int
     operation = Operation(
         "complex_gemm", operands, _result_shape(matrices.a, matrices.b), partial(_record, *key), None, key, "c",
         out=reals["out"][0] if "out" in reals else None, parts=2,
-        precision="emulated" if product.precision == KARATSUBA else product.precision, recognised=recognised and ("steps", recognised))
+        precision="emulated" if product.precision == KARATSUBA else product.precision,
+        recognised=recognised and ("steps", recognised))
     with library.scope(index, stream) as handle:
         result = enqueue(library, index, operation, handle)
     if ("steps", recognised) in calls:

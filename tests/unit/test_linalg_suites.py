@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +14,7 @@ from host_peer import GPU, HostTimer
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
+from peakgemm.tools.accuracy import linalg as accuracy  # noqa: E402
 from peakgemm.tools.bench import linalg  # noqa: E402
 from peakgemm.tools.bench.linalg import OPERATIONS, Case  # noqa: E402
 from peakgemm.tools.bench.peers import TorchPeer  # noqa: E402
@@ -77,7 +77,7 @@ def test_bench(on_host: Path, run: Any) -> None:
 
 def test_a_wrong_result_is_not_timed(on_host: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linalg, "cases", lambda: [Case("trsm", 24, 24, 1, "ieee")])
-    monkeypatch.setitem(OPERATIONS, "trsm", replace(OPERATIONS["trsm"], ours=lambda a, b, precision: b))
+    monkeypatch.setitem(OPERATIONS, "trsm", OPERATIONS["trsm"]._replace(ours=lambda a, b, precision: b))
     code, _, complained = run("bench", "--suite", "linalg", "--json", "a.json")
     assert code == 1 and "trsm 24, ieee: wrong result" in complained
     assert "ms" not in valid(on_host / "a.json")["rungs"][0]
@@ -88,3 +88,26 @@ def test_what_the_suite_does_not_take(here: Path, run: Any) -> None:
         "bench", "--suite", "linalg", "--shape", "8x8x8", "--svg", "a.svg")[2]
     code, said, _ = run("bench", "--suite", "linalg")
     assert code == 0 and said.startswith("Not timed: ")
+
+
+def test_accuracy(here: Path, run: Any) -> None:
+    """Each kind of matrix is what its operation takes: LAPACK's errors are within the textbook's bound."""
+    code, said, complained = run("accuracy", "--suite", "linalg", "--host", "--sizes", "24,60", "--json", "a.json")
+    assert code in (0, 1) and fits(said.partition("\n\n")[0]), complained
+    cases = valid(here / "a.json")["rungs"]
+    assert len(cases) == 2 * len(accuracy.FAMILIES) * 5
+    for case in cases:
+        theirs = case["results"]["lapack"]
+        failed = case["test"] == "cholesky" and case["family"] in ("cond 1e8", "Kahan 1e8")  # indefinite once rounded
+        assert failed or 0 < theirs["figure"] <= case["limit"], case
+        ours = case["results"]["peakgemm:ieee"]["verdict"]
+        assert ours == "pass" or failed or case["test"] == "complex product", case
+    assert run("accuracy", "--suite", "linalg")[1].startswith("Not judged: ")
+    assert "unknown suite 'qr'" in run("accuracy", "--suite", "qr")[2]
+
+
+@pytest.mark.parametrize(("figure", "references", "verdict"), [
+    (1.2, (1.0, 0.1), "pass"), (1.3, (1.0, 0.1), "pass"), (13.0, (1.0, 0.1), "worse"), (130.0, (1.0,), "fail"),
+    (float("inf"), (1.0,), "fail"), (1.0, (float("inf"), 0.1), "skipped"), (20.0, (18.0, 1.0), "pass")])
+def test_what_is_demanded(figure: float, references: tuple[float, ...], verdict: str) -> None:
+    assert accuracy.against(figure, references, 100.0)[0] == verdict

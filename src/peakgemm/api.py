@@ -18,14 +18,14 @@ def matmul(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", reproduc
     """``a b``, by the rules of the array API's ``matmul``, in IEEE float32.
 
     Args:
-        a: float32, ``(..., M, K)`` or ``(K,)``.
+        a: float32, ``(..., M, K)`` or ``(K,)``; or complex64, as all arrays of the call (docs/arrays.md).
         b: float32, ``(..., K, N)`` or ``(K,)``, or what `prepare` made of it. Batch dimensions broadcast; a 1-D operand
             is a row (a) or a column (b), and its dimension is dropped from the result.
         out: written, where given: of the result's shape, any strides, no memory shared with an operand.
         precision: ``"ieee"``: FFMA arithmetic, nothing else. ``"emulated"``: on tensor cores where that is faster and
             the operands allow it, which is decided on the device, else FFMA; docs/accuracy.md has the bounds of both.
             ``"fp16x3"``, ``"tf32x3"``, ``"bf16x9"``: that scheme on tensor cores, with the same guard.
-            `explain` says what runs.
+            `explain` says what runs. ``"emulated-3m"``, of complex64: ``"emulated"`` by three real products, not four.
         reproducible: every element is one chain of FMAs over k = 0 ... K - 1, so that its bits depend on its row of
             ``a``, its column of ``b`` and nothing else: docs/reproducible.md. None: as ``PEAKGEMM_REPRODUCIBLE`` says.
         stream: a torch, CuPy or cuda.core stream, a ``CUstream`` as an integer, or anything with ``__cuda_stream__``;
@@ -47,6 +47,8 @@ def matmul(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", reproduc
             It is the array library's own out-of-memory error, too. An IEEE product that finds no room for partial sums
             does without, slower.
     """
+    if _is_complex(a):
+        return _complex(a, b, out=out, precision=precision, reproducible=reproducible, stream=stream, devices=devices)
     if precision != "ieee" or reproducible is not None or ALWAYS_REPRODUCIBLE:
         precision = check_precision(precision, reproducible)
     torch = _seen_torch or _look_for_torch(a)
@@ -63,26 +65,30 @@ def gemm(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, t
     Args:
         a, b: as for `matmul`, of two dimensions or more.
         c: float32, broadcastable to the result ``(..., M, N)``; not read where ``beta`` is 0.
-        alpha, beta: real numbers, rounded to float32, -0.0 to 0.0. ``beta`` None: 1 where ``c`` is given, else 0. With
-            ``alpha`` 0 neither ``a`` nor ``b`` is read, as in BLAS: a NaN there does not reach the result.
+        alpha, beta: real numbers, rounded to float32, -0.0 to 0.0; complex ones of complex64 arrays. ``beta`` None: 1
+            where ``c`` is given, else 0. With ``alpha`` 0 neither ``a`` nor ``b`` is read, as in BLAS: a NaN there does
+            not reach the result.
         trans_a, trans_b: ``a`` is stored ``(..., K, M)``, ``b`` ``(..., N, K)``; no copy is made. A bool, 0 or 1, or
-            BLAS's letters ``"N"``, ``"T"`` and ``"C"``.
+            BLAS's letters ``"N"``, ``"T"`` and ``"C"``, which also conjugates.
         out: as for `matmul`; it may be ``c`` itself (update in place), and shares no other memory with it.
         precision, reproducible, stream, devices: as for `matmul`.
 
     Returns, raises:
         As `matmul`; also InvalidValue where ``beta`` is not 0 and there is no ``c``.
     """
-    if precision != "ieee" or reproducible is not None or ALWAYS_REPRODUCIBLE:
-        precision = check_precision(precision, reproducible)
-    if not (trans_a is False and trans_b is False):
-        trans_a, trans_b = flag(trans_a, "trans_a"), flag(trans_b, "trans_b")
     try:
         if a.ndim < 2 or b.ndim < 2:  # under torch.jit.trace and torch.func to read a shape may crash
             name, shape = ("a", a.shape) if a.ndim < 2 else ("b", b.shape)
             raise InvalidValue(f"{name} has shape {tuple(shape)}; gemm wants matrices: use matmul, or add a dimension")
     except (AttributeError, TypeError, RuntimeError):  # no array: refused by name below
         pass
+    if _is_complex(a):
+        return _complex(a, b, c, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b, out=out, precision=precision,
+                        reproducible=reproducible, stream=stream, devices=devices)
+    if precision != "ieee" or reproducible is not None or ALWAYS_REPRODUCIBLE:
+        precision = check_precision(precision, reproducible)
+    if not (trans_a is False and trans_b is False):
+        trans_a, trans_b = flag(trans_a, "trans_a"), flag(trans_b, "trans_b")
     torch = _seen_torch or _look_for_torch(a)
     if torch is not None and isinstance(a, torch.Tensor):
         return _torch(torch, a, b, c, alpha, beta, out, stream, trans_a, trans_b, precision, devices)
@@ -111,6 +117,8 @@ def sgemm(alpha: Any, a: Any, b: Any, beta: Any = 0.0, c: Any = None, trans_a: i
     first, second = (True if trans == 2 and type(trans) is int else flag(trans, name)
                      for name, trans in (("trans_a", trans_a), ("trans_b", trans_b)))
     of_a, of_b = _shape(a, "a", 2, "sgemm"), _shape(b, "b", 2, "sgemm")
+    if _is_complex(a):
+        raise InvalidType("a is complex; sgemm multiplies real matrices: use gemm, which takes complex64")
     if c is None:
         return gemm(a, b, alpha=alpha, trans_a=first, trans_b=second)
     want = (of_a[1] if first else of_a[0], of_b[0] if second else of_b[1])
@@ -254,6 +262,18 @@ def _request(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, trans
     alpha, beta = scales(alpha, beta, c)
     return Request(a, b.array if isinstance(b, Prepared) else b, c, out, alpha, beta, flag(trans_a, "trans_a"),
                    flag(trans_b, "trans_b"), precision)
+
+
+def _is_complex(x: Any) -> bool:
+    dtype = getattr(x, "dtype", None)
+    of_torch: bool | None = getattr(dtype, "is_complex", None)
+    return getattr(dtype, "kind", "") == "c" if of_torch is None else of_torch
+
+
+def _complex(*arrays: Any, **options: Any) -> Any:
+    from .linalg.complex import gemm as complex_gemm
+
+    return complex_gemm(gemm, *arrays, **options)
 
 
 def _any(request: Request, stream: Any, devices: Any) -> Any:

@@ -17,7 +17,7 @@ __all__ = ["use"]
 
 
 def use(precision: str = "ieee", reproducible: bool | None = None) -> Use:
-    """Let peakgemm run torch's own FP32 products on CUDA: ``with peakgemm.torch.use(): model(x)``.
+    """Let peakgemm run torch's own FP32 and complex64 products on CUDA: ``with peakgemm.torch.use(): model(x)``.
 
     Reroutes ``mm``, ``addmm``, ``bmm`` and ``baddbmm``, with their ``out=`` and in-place forms, and so
     ``matmul``, ``linear`` and ``einsum``. Everything else goes to torch's own kernels as before: other dtypes,
@@ -26,7 +26,7 @@ def use(precision: str = "ieee", reproducible: bool | None = None) -> Use:
     Enter and leave it while no other thread multiplies.
 
     Args:
-        precision: ``"ieee"``, whatever torch's TF32 switches say, or another one of `peakgemm.matmul`.
+        precision: ``"ieee"``, whatever torch's TF32 switches say, or another one of `peakgemm.matmul` for float32.
         reproducible: as for `peakgemm.matmul`.
 
     Returns:

@@ -79,6 +79,23 @@ def test_jax() -> None:
         pg.matmul(x, y, out=got)
 
 
+@pytest.mark.parametrize("library", ["torch", "cupy", "jax"])
+@pytest.mark.parametrize("precision", ["ieee", "emulated", "emulated-3m", "reproducible"])
+def test_complex(library: str, precision: str) -> None:
+    xp = pytest.importorskip({"jax": "jax.numpy"}.get(library, library))
+    if library == "jax" and pytest.importorskip("jax").default_backend() != "gpu":
+        pytest.skip("JAX has no GPU here")
+    host = [(normal(*shape) + 1j * normal(*shape)).astype(np.complex64) for shape in ((130, 70), (70, 90), (90,))]
+    a, b, c = (xp.asarray(x, device="cuda") if library == "torch" else xp.asarray(x) for x in host)
+    options = {} if precision == "reproducible" else {"alpha": 1j, "beta": 2 - 1j}
+    got = pg.gemm(a.T, b.conj().T, c, trans_a="T", trans_b="C", precision=precision, **options)
+    assert isinstance(got, type(a)) and got.dtype == a.dtype
+    product, factor = host[0].astype(complex) @ host[1], options.get("alpha", 1)
+    want = factor * product + options.get("beta", 1) * host[2]
+    assert np.allclose(np.asarray(got.get() if library == "cupy" else got.cpu() if library == "torch" else got), want,
+                       rtol=0, atol=1e-4)
+
+
 def test_cuda_array_interface(torch: Any) -> None:
     """An object with nothing but the interface: ``out`` has to be given."""
     class Bare(SimpleNamespace):

@@ -47,7 +47,7 @@ class Memory:
         for start, flat in self._flats:
             if start <= address < start + flat.nbytes:
                 assert (address - start) % 4 == 0, "a float at an address that is no multiple of 4"
-                return flat.reshape(-1)[(address - start) // 4:]
+                return flat.reshape(-1).view(np.float32)[(address - start) // 4:]
         raise AssertionError(f"{address:#x} is no array's")
 
 
@@ -68,8 +68,8 @@ class StandIn(DeviceLibrary):
         self.memory = Memory()
         self.copies = 0
 
-    def admit(self, x: Any, name: str) -> int:
-        if x.dtype != np.float32:
+    def admit(self, x: Any, name: str, dtype: str = "float32") -> int:
+        if x.dtype != dtype:
             raise InvalidType(f"{name} is {x.dtype}")
         return 0
 
@@ -83,8 +83,11 @@ class StandIn(DeviceLibrary):
     def scope(self, device: int, stream: int | None) -> Iterator[int]:
         yield STREAM if stream is None else stream
 
-    def empty(self, shape: tuple[int, ...], like: Any, stream: int) -> Any:
-        return np.full(shape, np.nan, np.float32)
+    def as_real(self, x: Any) -> tuple[Any, bool]:
+        return x[..., None].view(np.float32), False
+
+    def empty(self, shape: tuple[int, ...], like: Any, stream: int, dtype: str = "float32") -> Any:
+        return np.full(shape, np.nan, dtype)
 
     def copy(self, x: Any, shape: tuple[int, ...]) -> Any:
         self.copies += 1

@@ -187,6 +187,28 @@ class ProductCases:
                 assert not wanted or torch.allclose(x.grad, y.grad, rtol=1e-3, atol=1e-3 * float(y.grad.abs().max()))
 
 
+    @pytest.mark.parametrize("compiled", [False, True])
+    def test_complex_gradients(self, compiled):
+        """Of conjugates, lazy ones too, as torch's own products have them."""
+        torch._dynamo.reset()
+        mine, theirs = ([torch.complex(self.draw(*shape), self.draw(*shape, seed=1)).requires_grad_()
+                         for shape in ((2, 5, 7), (3, 7), (3,))] for _ in range(2))
+
+        def model(a, b, c):
+            first = pg.gemm(a, b, c, alpha=1j, beta=2 - 1j, trans_b="C")
+            return first.abs().sum() + pg.matmul(a[0].conj(), b.mT).real.sum()
+
+        if compiled:
+            model = torch.compile(model, fullgraph=True, backend="eager")
+        got = model(*mine)
+        a, b, c = theirs
+        want = (1j * (a @ b.mH) + (2 - 1j) * c).abs().sum() + (a[0].conj() @ b.mT).real.sum()
+        got.backward()
+        want.backward()
+        for x, y in ((got, want), *((x.grad, y.grad) for x, y in zip(mine, theirs, strict=True))):
+            assert torch.allclose(x, y, rtol=1e-4, atol=1e-4)
+
+
 class UseCases:
     """The rerouting of torch's own products; on the CPU's key NumPy does what the GPU would."""
 
@@ -229,9 +251,24 @@ class UseCases:
         torch.mm(x, y)
         assert ran.calls["mm"] == 1
 
+    def test_complex_products(self):
+        x, y, c = (torch.complex(self.draw(*shape), self.draw(*shape, seed=1)) for shape in ((65, 33), (33, 17), (17,)))
+        x3, y3, into = x.expand(4, -1, -1), y.expand(4, -1, -1), torch.zeros_like(x @ y)
+        weight = y.clone().requires_grad_()
+        want = [x @ y, x.conj() @ y, 2j * (x @ y) + (1 - 1j) * c, x3 @ y3, c + x3 @ y3, into + x @ y]
+        with self.use("emulated") as ran:
+            got = [x @ y, x.conj() @ y, torch.addmm(c, x, y, alpha=2j, beta=1 - 1j), x3 @ y3, torch.baddbmm(c, x3, y3),
+                   into.addmm_(x, y)]
+            (x @ weight).abs().sum().backward()
+        assert ran.calls == {"mm": 4, "addmm": 1, "bmm": 1, "baddbmm": 1, "addmm_": 1} and not ran.fallbacks
+        gradient, weight.grad = weight.grad, None
+        (x @ weight).abs().sum().backward()
+        for one, other in zip([*got, gradient], [*want, weight.grad], strict=True):
+            assert torch.allclose(one, other, rtol=0, atol=1e-4)
+
     def test_the_rest_is_torchs(self):
         x, y, square = self.draw(6, 5), self.draw(5, 4, seed=1), self.draw(5, 5)
-        same = [(x.to(t), y.to(t)) for t in (torch.float64, torch.bfloat16, torch.complex64)]
+        same = [(x.to(t), y.to(t)) for t in (torch.float64, torch.bfloat16, torch.complex128)]
         want = [a @ b for a, b in same]
         with self.use() as ran:
             for (a, b), expected in zip(same, want, strict=True):

@@ -25,8 +25,8 @@ from peakgemm.selection import tuned  # noqa: E402
 from peakgemm.selection.choose import Choice  # noqa: E402
 
 
-def _admit_on_gpu(self: Torch, x: Any, name: str, admit: Any = Torch.admit) -> int:
-    admit(self, x, name)
+def _admit_on_gpu(self: Torch, x: Any, name: str, dtype: str = "float32", admit: Any = Torch.admit) -> int:
+    admit(self, x, name, dtype)
     return 0
 
 

@@ -87,6 +87,15 @@ def test_dot_general(a: Any, b: Any, numbers: Any) -> None:
     close(pg.jax.dot_general(x, y, numbers), lax.dot_general(x, y, numbers))
 
 
+@pytest.mark.parametrize("transformed", [lambda f: f, jax.jit, lambda f: jax.grad(lambda *x: jnp.abs(f(*x)).sum())])
+def test_complex(transformed: Any) -> None:
+    a, b, c = (lax.complex(drawn(*shape), drawn(*shape)) for shape in ((3, 5), (5, 4), (4,)))
+    close(transformed(lambda a, b, c: pg.gemm(a, b.mT, c, alpha=1j, beta=2 - 1j, trans_b="C"))(a, b, c),
+          transformed(lambda a, b, c: 1j * (a @ b.conj()) + (2 - 1j) * c)(a, b, c))
+    with pytest.raises(InvalidValue, match="out was given for JAX arrays"):
+        jax.jit(lambda a: pg.matmul(a, b, out=c))(a)
+
+
 def test_refusals() -> None:
     a, b = drawn(3, 5), drawn(5, 4)
     for call, kind, says in (

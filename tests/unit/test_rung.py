@@ -94,7 +94,7 @@ class Device(StandIn):
         self.bound: list[tuple[Any, ...]] = []
         self.streams: list[int | None] = []
 
-    def admit(self, x: Any, name: str) -> int:
+    def admit(self, x: Any, name: str, dtype: str = "float32") -> int:
         return 1
 
     def read_only(self, x: Any) -> bool:

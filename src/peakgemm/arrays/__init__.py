@@ -16,12 +16,13 @@ _MADE: dict[str, Library] = {}
 _WRITTEN = ("out", "workspace", "C")  # C is a rung's
 
 
-def locate(arrays: dict[str, Any]) -> tuple[Any, int]:
+def locate(arrays: dict[str, Any], dtype: str = "float32") -> tuple[Any, int]:
     """The library and the device that all arrays of a call share: a `HostLibrary` where that is `HOST`, else a
     `DeviceLibrary`. Every array argument of every call passes this door before anything asks for its address.
 
     Args:
         arrays: by the arguments' names. The first one says what the others must be.
+        dtype: of all of them.
 
     Raises:
         InvalidType, InvalidValue: as `admit`; arrays of several libraries, or on several devices.
@@ -29,7 +30,7 @@ def locate(arrays: dict[str, Any]) -> tuple[Any, int]:
     library: Any = None
     index = HOST
     for name, x in arrays.items():
-        other, device = admit(x, name)
+        other, device = admit(x, name, dtype)
         if library is None:
             first, library, index = name, other, device
         elif other is not library:
@@ -41,23 +42,29 @@ def locate(arrays: dict[str, Any]) -> tuple[Any, int]:
     return library, index
 
 
-def admit(x: Any, name: str) -> tuple[Any, int]:
+def admit(x: Any, name: str, dtype: str = "float32") -> tuple[Any, int]:
     """The library of ``x`` and the device where it lies.
 
     Args:
         x: what the caller passed.
         name: the argument's name, for messages; ``out``, ``workspace`` and ``C`` are written.
+        dtype: that it must have.
 
     Raises:
-        InvalidType: no array, none that is plain, or not float32; see `Library.admit`.
+        InvalidType: no array, none that is plain, or of another dtype; see `Library.admit`.
         InvalidValue: in no place that kernels reach, without memory, or read-only and written.
     """
-    library = _BY_TYPE.get(type(x)) or _find(x, name)
-    index = library.admit(x, name)
+    library = library_of(x, name)
+    index = library.admit(x, name, dtype)
     if name in _WRITTEN and library.read_only(x):
         raise InvalidValue(f"{name} is a read-only {library.name} array; pass one that can be written"
                            + (", or leave it out" if name == "out" else ""))
     return library, index
+
+
+def library_of(x: Any, name: str) -> Library:
+    """The library that ``x`` belongs to, whether or not it is admitted."""
+    return _BY_TYPE.get(type(x)) or _find(x, name)
 
 
 def _find(x: Any, name: str) -> Library:

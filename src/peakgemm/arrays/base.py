@@ -139,11 +139,11 @@ class Library(Protocol):
 
     name: str
 
-    def admit(self, x: Any, name: str) -> int:
-        """The device of ``x``, a plain float32 array with memory of its own. Called through `admit` alone.
+    def admit(self, x: Any, name: str, dtype: str = "float32") -> int:
+        """The device of ``x``, a plain array of ``dtype`` with memory of its own. Called through `admit` alone.
 
         Raises:
-            InvalidType: no array, a wrapper without memory, or not float32. ``name`` is what the message calls it.
+            InvalidType: no array, a wrapper without memory, or another dtype. ``name`` is what the message calls it.
             InvalidValue: neither on the host nor on one CUDA device, or its memory has been freed.
         """
 
@@ -154,6 +154,23 @@ class Library(Protocol):
     def read_only(self, x: Any) -> bool:
         """Whether ``x`` must not be written."""
         return False
+
+    def as_real(self, x: Any) -> tuple[Any, bool]:
+        """The parts of a complex64 array as a float32 one, ``(..., 2)``, in its memory where the library has views; and
+        whether they are those of its conjugate.
+
+        Raises:
+            InvalidType: a library whose complex arrays are not taken.
+        """
+        raise self._no_complex()
+
+    def as_complex(self, x: Any) -> Any:
+        """The complex64 array of which a packed ``x`` has the parts."""
+        raise self._no_complex()
+
+    def _no_complex(self) -> InvalidType:
+        return InvalidType("peakgemm takes complex64 arrays of torch, CuPy, JAX and NumPy, and none of "
+                           f"{self.name}; convert them")
 
 
 class HostLibrary(Library, Protocol):
@@ -207,14 +224,21 @@ def driver_out_of_memory(error: Exception) -> bool:
     return isinstance(error, LaunchFailed) and "bytes of device memory: CUDA_ERROR_OUT_OF_MEMORY" in str(error)
 
 
-def check_dtype(dtype: str, name: str) -> None:
-    """Refuse what is not float32, and say what to do.
+def check_dtype(dtype: str, name: str, wanted: str = "float32") -> None:
+    """Refuse what is not of the ``wanted`` dtype, and say what to do.
 
     Raises:
         InvalidType: another dtype.
     """
-    if dtype == "float32":
+    if dtype == wanted:
         return
+    if wanted != "float32":
+        conversion = f"convert it with {name}.astype('{wanted}') ({name}.to(torch.{wanted}) in torch)"
+        raise InvalidType(f"{name} is {dtype}{', and a is complex' * (name != 'a')}; a complex product is of {wanted} "
+                          f"arrays: {'make one of that shape' if name == 'out' else conversion}")
+    if dtype == "complex64":
+        raise InvalidType(f"{name} is complex64; peakgemm multiplies float32 here, and complex64 in matmul and gemm "
+                          f"where all arrays are: convert the others, or pass {name}.real and {name}.imag")
     if name == "workspace":
         raise InvalidType(f"workspace is {dtype}; pass a packed float32 array of Plan.workspace_bytes / {FLOAT} "
                           "elements")

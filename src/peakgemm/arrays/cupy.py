@@ -17,16 +17,24 @@ class Cupy(DeviceLibrary):
 
     name = "CuPy"
 
-    def admit(self, x: Any, name: str) -> int:
+    def admit(self, x: Any, name: str, dtype: str = "float32") -> int:
         """See `Library.admit`."""
         if not isinstance(x, cupy.ndarray):
             raise InvalidType(f"{name} is a {type(x).__name__} of CuPy, no array; pass a cupy.ndarray")
-        check_dtype(str(x.dtype), name)
+        check_dtype(str(x.dtype), name, dtype)
         return int(x.device.id)
 
     def view(self, x: Any, name: str, stream: int = -1) -> View:
         """See `Library.view`."""
         return by_bytes(int(x.data.ptr), tuple(x.shape), tuple(x.strides))
+
+    def as_real(self, x: Any) -> tuple[Any, bool]:
+        """See `Library.as_real`."""
+        return cupy.ndarray((*x.shape, 2), cupy.float32, x.data, strides=(*x.strides, FLOAT)), False
+
+    def as_complex(self, x: Any) -> Any:
+        """See `Library.as_complex`."""
+        return cupy.ndarray(x.shape[:-1], cupy.complex64, x.data)
 
     @contextmanager
     def scope(self, device: int, stream: int | None) -> Iterator[int]:

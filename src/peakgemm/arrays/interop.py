@@ -25,10 +25,10 @@ class Interop(HostLibrary, DeviceLibrary):
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def admit(self, x: Any, name: str) -> int:
+    def admit(self, x: Any, name: str, dtype: str = "float32") -> int:
         """See `Library.admit`."""
         seen = _seen(x, name, -1)
-        check_dtype(str(seen.dtype), name)
+        check_dtype(str(seen.dtype), name, dtype)
         if not seen.ptr and 0 not in seen.shape:
             raise InvalidValue(f"{name} is a {type(x).__name__} of shape {tuple(seen.shape)} at address 0: it has no "
                                "memory; pass one that has")

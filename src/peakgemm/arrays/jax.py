@@ -20,7 +20,7 @@ class Jax(Interop):
     def __init__(self) -> None:
         super().__init__("JAX")
 
-    def admit(self, x: Any, name: str) -> int:
+    def admit(self, x: Any, name: str, dtype: str = "float32") -> int:
         """See `Library.admit`.
 
         Raises:
@@ -34,7 +34,7 @@ class Jax(Interop):
             raise InvalidType(f"{name} is a {type(x).__name__} of JAX, no array; pass a jax.Array")
         if x.is_deleted():
             raise InvalidValue(f"{name} is a JAX array whose memory was donated or deleted; pass one that is alive")
-        check_dtype(str(x.dtype), name)
+        check_dtype(str(x.dtype), name, dtype)
         if len(x.devices()) != 1:
             raise InvalidValue(f"{name} is a JAX array spread over {len(x.devices())} devices; gather it on one with "
                                "jax.device_put")
@@ -48,6 +48,14 @@ class Jax(Interop):
     def read_only(self, x: Any) -> bool:
         """Always."""
         return True
+
+    def as_real(self, x: Any) -> tuple[Any, bool]:
+        """See `Library.as_real`: a copy."""
+        return jax.numpy.stack((x.real, x.imag), -1), False
+
+    def as_complex(self, x: Any) -> Any:
+        """See `Library.as_complex`: a copy."""
+        return jax.lax.complex(x[..., 0], x[..., 1])
 
     def view(self, x: Any, name: str, stream: int = -1) -> View:
         """See `Library.view`. JAX takes DLPack's -1, "wait for nothing", for a stream's handle, which there is not."""

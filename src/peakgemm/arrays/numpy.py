@@ -16,7 +16,7 @@ class Numpy(HostLibrary):
 
     name = "NumPy"
 
-    def admit(self, x: Any, name: str) -> int:
+    def admit(self, x: Any, name: str, dtype: str = "float32") -> int:
         """See `Library.admit`.
 
         Raises:
@@ -29,7 +29,7 @@ class Numpy(HostLibrary):
         if type(x).__array_ufunc__ is not np.ndarray.__array_ufunc__:
             raise InvalidType(f"{name} is a {type(x).__name__}, a NumPy subclass with arithmetic of its own "
                               f"(__array_ufunc__), which a product would drop; pass np.asarray({name})")
-        check_dtype(str(x.dtype), name)
+        check_dtype(str(x.dtype), name, dtype)
         return HOST
 
     def view(self, x: Any, name: str, stream: int = -1) -> View:
@@ -39,6 +39,14 @@ class Numpy(HostLibrary):
     def read_only(self, x: Any) -> bool:
         """NumPy's own flag."""
         return not x.flags.writeable
+
+    def as_real(self, x: Any) -> tuple[Any, bool]:
+        """See `Library.as_real`."""
+        return np.asarray(x)[..., None].view(np.float32), False
+
+    def as_complex(self, x: Any) -> Any:
+        """See `Library.as_complex`."""
+        return x.view(np.complex64)[..., 0]
 
     def host(self, x: Any, name: str) -> NDArray[np.float32]:
         """The array, without a subclass's own idea of ``*``."""

@@ -22,7 +22,7 @@ class Torch(HostLibrary, DeviceLibrary):
 
     name = "torch"
 
-    def admit(self, x: Any, name: str) -> int:
+    def admit(self, x: Any, name: str, dtype: str = "float32") -> int:
         """See `Library.admit`. Refused is what torch alone can read: subclasses, wrappers of its transforms, sparse and
         nested tensors, and any while a tracer records. `peakgemm.matmul` and `gemm` have given that to torch's
         dispatcher before, where one of their operands is it."""
@@ -46,7 +46,7 @@ class Torch(HostLibrary, DeviceLibrary):
             layout = str(x.layout).removeprefix("torch.")
             raise InvalidType(f"{name} is a {layout} tensor; peakgemm multiplies dense ones: "
                               + remedy(name, f"pass {name}.to_dense()"))
-        check_dtype(str(x.dtype).removeprefix("torch."), name)
+        check_dtype(str(x.dtype).removeprefix("torch."), name, dtype)
         if x.is_meta:
             raise InvalidValue(f"{name} is a meta tensor, which has a shape and no values; make a real one: "
                                f"torch.empty_like({name}, device='cuda')")
@@ -55,7 +55,7 @@ class Torch(HostLibrary, DeviceLibrary):
                                + remedy(name, f"move it to the GPU with {name}.cuda()"))
         reach = x.storage_offset() + 1 + sum(step * (size - 1) for step, size in zip(x.stride(), x.shape, strict=True))
         held = x.untyped_storage().nbytes()
-        if x.numel() and FLOAT * reach > held:
+        if x.numel() and x.element_size() * reach > held:
             raise InvalidValue(f"{name} has shape {tuple(x.shape)} and a storage of {held} bytes: its memory has been "
                                "freed or shrunk; pass a tensor that holds its values")
         return int(x.get_device()) if x.is_cuda else HOST
@@ -68,8 +68,16 @@ class Torch(HostLibrary, DeviceLibrary):
         return View(x.data_ptr(), shape, strides)
 
     def read_only(self, x: Any) -> bool:
-        """Writing to a lazily negated view would write the wrong sign."""
-        return bool(x.is_neg())
+        """Writing to a lazily negated or conjugated view would write the wrong sign."""
+        return bool(x.is_neg() or x.is_conj())
+
+    def as_real(self, x: Any) -> tuple[Any, bool]:
+        """See `Library.as_real`. A lazy conjugate is what it is the conjugate of."""
+        return torch.view_as_real(x.conj() if x.is_conj() else x), bool(x.is_conj())
+
+    def as_complex(self, x: Any) -> Any:
+        """See `Library.as_complex`."""
+        return torch.view_as_complex(x)
 
     @contextmanager
     def scope(self, device: int, stream: int | None) -> Iterator[int]:

@@ -118,15 +118,21 @@ def _cold(request: Request, key: tuple[Any, ...] | None = None, stream: Any = No
 
 
 def _on_stream(request: Request, stream: int) -> Any:
-    """As if called under ``torch.cuda.stream``; memory of other streams is kept until this one has used it."""
+    """As if called under ``torch.cuda.stream``."""
     result = _cold(request, stream=stream)
+    keep_for_stream(request.arrays(), result, stream)
+    return result
+
+
+def keep_for_stream(arrays: dict[str, Any], result: Any, stream: int) -> None:
+    """Memory of other streams is kept until ``stream`` has used it, and that of a new ``result`` until the current one
+    has."""
     device = result.get_device()
     used = torch.cuda.ExternalStream(stream, device=device)
-    for x in request.arrays().values():
+    for x in arrays.values():
         x.record_stream(used)
-    if request.out is None:
+    if "out" not in arrays:
         result.record_stream(torch.cuda.current_stream(device))
-    return result
 
 
 def on_devices(request: Request, stream: Any, devices: Any) -> Any:

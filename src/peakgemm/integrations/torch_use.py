@@ -18,8 +18,9 @@ from ..arrays.torch import PLAIN
 from ..calls import eager
 from ..calls.request import check_precision
 from ..errors import InvalidValue, MissingComponent
+from ..linalg.complex import gemm as complex_gemm
 
-_NUMBERS = (int, float)  # not bool, which torch refuses, nor complex
+_NUMBERS = {torch.float32: (int, float), torch.complex64: (int, float, complex)}  # not bool, which torch refuses
 
 
 class _Call(NamedTuple):
@@ -38,8 +39,8 @@ class _Call(NamedTuple):
         rank, a, b, c, alpha, beta, out = self
         return (a.dim() == b.dim() == rank and (rank == 2 or a.shape[0] == b.shape[0])
                 and (out is None or out.shape == (*a.shape[:-1], b.shape[-1]))  # torch resizes another one
-                and type(alpha) in _NUMBERS and type(beta) in _NUMBERS
-                and all(x is None or (type(x) in PLAIN and x.dtype is torch.float32) for x in (a, b, c, out)))
+                and type(alpha) in _NUMBERS.get(a.dtype, ()) and type(beta) in _NUMBERS[a.dtype]
+                and all(x is None or (type(x) in PLAIN and x.dtype is a.dtype) for x in (a, b, c, out)))
 
 
 # torch's ops -> the rank of their operands. Names that end with _ write to their first argument.
@@ -55,7 +56,17 @@ def _read(op: str, *args: Tensor, beta: Any = 1, alpha: Any = 1, out: Tensor | N
     return _Call(_OPS[op], a, b, c, alpha, beta, c if op.endswith("_") else out)
 
 
+def _real_gemm(*tensors: Tensor, devices: Any = None, **options: Any) -> Any:
+    return eager.run(*tensors, **options)
+
+
 def _run(call: _Call, precision: str) -> Tensor:
+    if call.a.is_complex():
+        # Detached: this is below autograd, and the tensors say nothing of that.
+        a, b, c, out = (None if x is None else x.detach() for x in (call.a, call.b, call.c, call.out))
+        product: Tensor = complex_gemm(_real_gemm, a, b, c, alpha=call.alpha, beta=call.beta, out=out,
+                                       precision=precision)
+        return product if call.out is None else call.out
     result: Tensor = eager.run(call.a, call.b, call.c, alpha=float(call.alpha), beta=float(call.beta), out=call.out,
                                precision=precision)
     return result

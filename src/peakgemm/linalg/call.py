@@ -9,7 +9,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from ..arrays import locate
-from ..arrays.base import FLOAT, HOST, DeviceLibrary, View, overlaps, stream_handle
+from ..arrays.base import FLOAT, HOST, DeviceLibrary, View, overlaps, packed, stream_handle
 from ..calls.canonical import broadcasts
 from ..calls.launch import calls, no_room, remember
 from ..calls.request import check_precision
@@ -36,19 +36,22 @@ class Operation(NamedTuple):
         on_cpu: what NumPy computes where there is no GPU, of the operands' arrays by name and ``out``, which may be
             None.
         out: as the public functions take it.
+        parts: 2: operands, and ``out``, are the parts of complex arrays, ``(..., rows, columns, 2)``. ``record`` is
+            given strides in complex numbers.
     """
 
     name: str
     operands: dict[str, Any]
     shape: tuple[int, ...]
     record: Record
-    on_cpu: Callable[..., Any]
+    on_cpu: Callable[..., Any] | None
     key: tuple[Hashable, ...] = ()
     over: str = ""
     info: bool = False
     out: Any = None
     precision: str = "ieee"
     stream: Any = None
+    parts: int = 1
 
 
 def run(operation: Operation) -> Any:
@@ -84,12 +87,13 @@ def enqueue(library: DeviceLibrary, index: int, operation: Operation, stream: in
     """`run` for arrays on device ``index``."""
     o, operands, gpu = operation, dict(operation.operands), device.require(index)
     batch, like = o.shape[:-2], next(iter(operation.operands.values()))
-    views = {}
+    views, parts = {}, (o.parts,) * (o.parts > 1)
     for name, x in operands.items():
-        view = library.view(x, name, stream)
+        view = _elements(library.view(x, name, stream), o.parts)
         if (flat := _flattened(view, batch)) is None:
-            operands[name] = x = library.copy(x, view.shape if len(view.shape) == 2 else (*batch, *view.shape[-2:]))
-            view = library.view(x, name, stream)
+            shape = view.shape if len(view.shape) == 2 else (*batch, *view.shape[-2:])
+            operands[name] = x = library.copy(x, (*shape, *parts))
+            view = _elements(library.view(x, name, stream), o.parts)
             flat = _flattened(view, batch)
             assert flat is not None  # packed
         views[name] = flat
@@ -97,11 +101,11 @@ def enqueue(library: DeviceLibrary, index: int, operation: Operation, stream: in
     if target is not None:
         view = library.view(target, "out", stream)
         _check_out(o, {name: library.view(x, name, stream) for name, x in o.operands.items()}, view)
-        flat = _flattened(view, batch)
+        flat = _flattened(_elements(view, o.parts), batch)
         aside = flat is None  # computed in new memory, then assigned
     if target is None or aside:
-        target = library.empty(o.shape, like, stream)
-        flat = _flattened(library.view(target, "out", stream), batch)
+        target = library.empty(o.shape, like, stream, "float32" if o.parts == 1 else "complex64")
+        flat = _flattened(View(library.view(target, "out", stream).pointer, o.shape, packed(o.shape)), batch)
     assert flat is not None
     views["out"] = flat
     info = None
@@ -113,7 +117,7 @@ def enqueue(library: DeviceLibrary, index: int, operation: Operation, stream: in
     scratch = _launch(library, gpu, o, views, like, stream) if 0 not in o.shape else None
     result = library.deliver(target, like, stream, (*operands.values(), scratch))
     if o.out is not None and aside:
-        library.assign(o.out, result)
+        library.assign(o.out, result if o.parts == 1 else library.as_real(result)[0])
     result = result if o.out is None else o.out
     return (result, library.deliver(info, like, stream, ())) if o.info else result
 
@@ -142,6 +146,15 @@ def _launch(library: DeviceLibrary, gpu: Gpu, o: Operation, views: dict[str, Vie
                           library.name, ["free memory", "solve smaller batches"]) from error
     bound.run(address, list(merged), stream)
     return scratch
+
+
+def _elements(view: View, parts: int) -> View:
+    """An array whose elements' ``parts`` lie so; its strides in elements, None where no kernel takes them."""
+    if parts == 1:
+        return view
+    if view.strides is None or view.pointer % (FLOAT * parts) or any(step % parts for step in view.strides[:-1]):
+        return View(view.pointer, view.shape[:-1], None, view.byte_strides[:-1])
+    return View(view.pointer, view.shape[:-1], tuple(step // parts for step in view.strides[:-1]))
 
 
 def _flattened(view: View, batch: tuple[int, ...]) -> View | None:

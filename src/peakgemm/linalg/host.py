@@ -29,6 +29,7 @@ def run_on_host(library: HostLibrary, operation: Operation) -> Any:
     like = next(iter(o.operands.values()))
     target = None if o.out is None else library.host(o.out, "out")
     if gpu is None:
+        assert o.on_cpu is not None
         done = o.on_cpu(**arrays, out=target)
         results = list(done) if o.info else [done]
     else:

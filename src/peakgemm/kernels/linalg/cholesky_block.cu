@@ -17,7 +17,8 @@ struct CholeskyBlock {
 extern "C" __global__ void __launch_bounds__(THREADS)
 linalg_cholesky_block(const float* A, const float* B, const float* C0, float* C, char* workspace,
                       const __grid_constant__ CholeskyBlock s) {
-  __shared__ __align__(16) Shared shared;
+  extern __shared__ __align__(16) float words[];
+  Shared& shared = *reinterpret_cast<Shared*>(words);
   const int batch = blockIdx.x;
   int* const info = reinterpret_cast<int*>(const_cast<float*>(C0)) + batch;
   float* const inverse = reinterpret_cast<float*>(workspace) + batch * s.inverse.batch;
@@ -26,5 +27,5 @@ linalg_cholesky_block(const float* A, const float* B, const float* C0, float* C,
   if (*info != 0) return;
   const int failed = eliminate<true>({A + batch * s.matrix.batch, C + batch * s.factor.batch, inverse, s.matrix, s.factor,
                                       s.inverse, s.n, false}, shared);
-  if (failed && threadIdx.x == 0) *info = s.first + failed;
+  if (failed && threadIdx.x == THREADS - 1) *info = s.first + failed;
 }

@@ -15,7 +15,8 @@ struct InvertBlock {
 extern "C" __global__ void __launch_bounds__(THREADS)
 linalg_invert_block(const float* A, const float* B, const float* C0, float* C, char* workspace,
                     const __grid_constant__ InvertBlock s) {
-  __shared__ __align__(16) Shared shared;
+  extern __shared__ __align__(16) float words[];
+  Shared& shared = *reinterpret_cast<Shared*>(words);
   const int block = blockIdx.x % s.count, turn = blockIdx.x / s.count;
   const int batch = block / s.blocks, first = block % s.blocks * ROWS;
   const int n = min(s.n - first, ROWS), left = first % s.size;

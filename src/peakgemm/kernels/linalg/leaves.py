@@ -20,6 +20,8 @@ from ..recipe import Recipe, text_of
 
 BLOCK = 128     # rows that a thread block factors or inverts
 _TILE, _THREADS = 32, 256
+# Of kernels by include/linalg/elimination.cuh: threads, and bytes of its struct Shared.
+_ELIMINATING, _SHARED = 256 + 128 + 32, 4 * (BLOCK * (BLOCK + 4) + BLOCK * 8 + 2 * 16 * (8 * 12 + 4) + 8 * 8)
 _FILLERS = 8  # thread blocks that store zeros beside a block of an inverse
 
 
@@ -55,7 +57,7 @@ def cholesky_block(arch: str, n: int, matrix: Strides, factor: Strides, inverse:
     not positive definite, info becomes ``first`` plus its order, and what both outputs then hold is undefined.
     """
     _require(1 <= n <= BLOCK, f"a block of {n} rows; give 1 to {BLOCK}")
-    return _launch("cholesky_block", arch, count, "9q2i", matrix, factor, inverse, n, first)
+    return _launch("cholesky_block", arch, count, "9q2i", matrix, factor, inverse, n, first, eliminates=True)
 
 
 def invert_block(arch: str, n: int, size: int, matrix: Strides, count: int, *, unit: bool = False) -> Launch:
@@ -68,7 +70,7 @@ def invert_block(arch: str, n: int, size: int, matrix: Strides, count: int, *, u
     blocks = -(-n // BLOCK)
     fillers = _FILLERS if size > min(n, BLOCK) else 0
     values = matrix, n, size, unit, blocks, count * blocks, 0
-    return _launch("invert_block", arch, count * blocks * (1 + fillers), "3q6i", *values)
+    return _launch("invert_block", arch, count * blocks * (1 + fillers), "3q6i", *values, eliminates=True)
 
 
 def growth(arch: str, n: int, size: int, matrix: Strides, count: int, bound: float, *,
@@ -100,12 +102,17 @@ def recipes(arch: str) -> list[Recipe]:
     return [_recipe(name, arch) for name in ("triangle", "cholesky_block", "invert_block", "growth", "substitute")]
 
 
-def _launch(name: str, arch: str, blocks: int, layout: str, *values: Strides | float) -> Launch:
+def _launch(name: str, arch: str, blocks: int, layout: str, *values: Strides | float,
+            eliminates: bool = False) -> Launch:
     """The launch of ``NAME.cu``, whose struct has ``values``: strides first."""
+    room = architecture(arch).shared_per_block
+    _require(not eliminates or room >= _SHARED, f"linalg_{name}: {_SHARED:,} bytes of shared memory a block asked, "
+                                                f"{arch} has {room:,}; use a GPU of another architecture")
     _require(1 <= blocks <= MAX_BLOCKS, f"linalg_{name}: {blocks} thread blocks; give a batch and sizes that need "
                                         f"1 to {MAX_BLOCKS}")
     flat = [part for value in values for part in (astuple(value) if isinstance(value, Strides) else (value,))]
-    return Launch(_recipe(name, arch), blocks, _THREADS, pack(f"<{layout}", *flat))
+    threads, shared = (_ELIMINATING, _SHARED) if eliminates else (_THREADS, 0)
+    return Launch(_recipe(name, arch), blocks, threads, pack(f"<{layout}", *flat), shared)
 
 
 def _recipe(name: str, arch: str) -> Recipe:

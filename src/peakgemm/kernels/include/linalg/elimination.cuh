@@ -3,175 +3,244 @@
 //
 // Idea: W comes from the identity as further rows below the matrix, as X L^T = I has the solution X = W^T. When columns
 // STEP are eliminated, the rows of L that they change are those below, and of X those above: always 128 rows. So one
-// square holds both, L on and below its diagonal and X above, and stays in registers, 8 x 8 a thread.
-// A step of eight columns: their owners put them into shared memory (panel); a thread for each row factors the 8 x 8
-// on the diagonal, as all others do, and eliminates in its own row (solved); all threads subtract products of the
-// solved columns from the columns behind.
-// The bottleneck is the chain of pivots, some 50 cycles each, and next to it 0.7 million FMAs, 5,500 cycles of an SM.
-// Code is short on purpose: what is unrolled is fetched once for each block, and 100 KB of it took 50 us.
+// square holds both, L on and below its diagonal and X above.
+// Row warps have a row a thread. Of eight columns at a time each factors the 8 x 8 on the diagonal, as all do, and
+// eliminates in its own row. Update warps keep the square in registers, 8 x 8 a thread, subtract products of the columns
+// that are solved from those behind, and hand over the next panel of eight columns. They are a step late: what the last
+// step takes from a panel its own rows subtract.
+// The bottleneck is the chain of pivots, some 70 cycles each, and what is between two panels: two barriers and the
+// latencies of shared memory. Next to it are 0.7 million FMAs, 5,500 cycles of an SM. Code is short on purpose: of what
+// is unrolled 3 KB take a microsecond to be fetched. Addresses in global memory are stepped: 64-bit products took as
+// long as the rest.
 
 #include "include/linalg/strides.cuh"
 
-constexpr int ROWS = 128, STEP = 8, SIDE = ROWS / STEP, THREADS = SIDE * SIDE;
-constexpr int PITCH = STEP + 4;  // of a panel's rows: eight lanes that read quads of neighbouring rows have all banks
+constexpr int ROWS = 128, STEP = 8, SIDE = ROWS / STEP;
+constexpr int UPDATING = SIDE * SIDE, SOLVING = ROWS + 32, THREADS = UPDATING + SOLVING;
+constexpr int LINE = ROWS + 4;
 
-// Eight columns of all rows, rows side by side. After eight rows there is a gap, so that the owners of four blocks below
-// each other store to different banks.
+// Eight columns of all rows. After eight rows there is a gap, so that the owners of four blocks below each other store
+// to different banks, as eight lanes load rows.
 struct Columns {
-  float words[SIDE * (STEP * PITCH + 4)];
+  float words[SIDE * (STEP * 12 + 4)];
 
-  __device__ __forceinline__ float* row(int r) { return words + r * PITCH + r / STEP * 4; }
+  __device__ __forceinline__ float* row(int r) { return words + r * 12 + r / STEP * 4; }
 };
 
 struct Shared {
-  Columns given, panel;          // what the matrix has, and what has been added to that
-  float solved[STEP][ROWS + 4];  // so that four rows of eight columns lie in all banks
-  float corner[STEP][STEP];      // L's own rows of these columns
+  float square[ROWS][LINE];   // the matrix; then of each column that is solved, all rows
+  float corner[ROWS][STEP];   // of each row of L what lies in the 8 x 8 on the diagonal
+  Columns panel[2];
+  float diagonal[STEP][STEP];
 };
-
-// The elements of eight columns of ROWS rows that a thread moves: neighbours are neighbours in memory. One behind the
-// other they are `down` rows and `right` columns apart.
-constexpr int EACH = ROWS * STEP / THREADS;
-struct Mine {
-  int row, column, down, right;
-  long long begin, apart;  // elements from the matrix's first to this thread's, and from one of these to the next
-
-  __device__ __forceinline__ Mine(const Strides& s, bool along_rows) {
-    row = along_rows ? threadIdx.x % ROWS : threadIdx.x / STEP;
-    column = along_rows ? threadIdx.x / ROWS : threadIdx.x % STEP;
-    down = along_rows ? 0 : THREADS / STEP;
-    right = along_rows ? THREADS / ROWS : 0;
-    begin = s.at(row, column);
-    apart = s.at(down, right);
-  }
-};
-
-// Where a thread's 8 x 8 elements begin. A warp has 4 x 8 of them, so that whole warps have nothing left to do early.
-__device__ __forceinline__ int block_row() { return threadIdx.x / 64 * 4 + threadIdx.x % 32 / 8; }
-__device__ __forceinline__ int block_column() { return threadIdx.x / 32 % 2 * 8 + threadIdx.x % 8; }
 
 struct Elimination {
   const float* from;  // the matrix, of which the lower triangle is read
-  float* factor;      // null: not wanted
+  float* factor;
   float* inverse;
   Strides from_strides, factor_strides, inverse_strides;
   int n;
   bool unit;
 };
 
-// The order of the leading minor that is not positive definite, or 0; to threads 0 ... 127.
-template <bool FACTOR>
-__device__ __forceinline__ int eliminate(const Elimination& e, Shared& shared) {
-  const int thread = threadIdx.x, down = block_row(), right = block_column();
-  float s[STEP][STEP] = {}, next[EACH];
-  const Mine from(e.from_strides, e.from_strides.along_rows()), to(e.factor_strides, e.factor_strides.along_rows());
-  const Mine turned({e.inverse_strides.column, e.inverse_strides.row, 0}, e.inverse_strides.column == 1);
-  const float* source = e.from + from.begin;
-  float *factor = e.factor + to.begin, *inverse = e.inverse + turned.begin;
-  // Eight columns, one step ahead; above the diagonal are zeros of X, rows behind the last are those of an identity.
-  auto load = [&](int first) {
-    const float* at = source;
-#pragma unroll
-    for (int i = 0; i < EACH; ++i, at += from.apart) {
-      const int row = from.row + i * from.down, column = first + from.column + i * from.right;
-      next[i] = row == column;
-      if (row < e.n && column <= row && !(e.unit && row == column)) next[i] = *at;
-    }
-    source += STEP * e.from_strides.column;
-  };
-  load(0);
-  int failed = 0;
+enum Barrier { PANEL = 1, SOLVED = 3, ROW_WARPS = 5 };  // of panels and solved columns two each, in turn
+__device__ __forceinline__ void meet(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void arrive(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+__device__ __forceinline__ void load_quad(float* to, const float* from) {
+  *reinterpret_cast<float4*>(to) = *reinterpret_cast<const float4*>(from);
+}
+
+// The elements of `n` rows and columns that COUNT threads move, lanes along what is contiguous, eight at a time: all are
+// read before the first is written. value = read(row, column, address), then write(row, column, address, value)
+template <int COUNT, typename Pointer, typename Read, typename Write>
+__device__ __forceinline__ void each_element(Pointer first, const Strides& s, int n, int thread, Read read, Write write) {
+  constexpr int APART = COUNT / ROWS, AT_ONCE = 8;
+  const bool along = s.along_rows();
+  const int inside = thread % ROWS;
+  const long long step = along ? s.column : s.row;
+  Pointer at = first + inside * (along ? s.row : s.column) + thread / ROWS * step;
+  if (inside >= n) return;
 #pragma unroll 1
-  for (int first = 0; first < e.n; first += STEP) {
-    const int step = first / STEP;
-    if (right == step)
+  for (int line = thread / ROWS; line < n; line += AT_ONCE * APART) {
+    float values[AT_ONCE];
+    Pointer next = at;
 #pragma unroll
-      for (int i = 0; i < STEP; ++i)
+    for (int i = 0; i < AT_ONCE; ++i, next += APART * step) {
+      const int other = min(line + i * APART, n - 1);
+      values[i] = read(along ? inside : other, along ? other : inside, next);
+    }
 #pragma unroll
-        for (int j = 0; j < STEP; j += 4)
-          *reinterpret_cast<float4*>(shared.panel.row(down * STEP + i) + j) =
-              make_float4(s[i][j], s[i][j + 1], s[i][j + 2], s[i][j + 3]);
+    for (int i = 0; i < AT_ONCE; ++i, at += APART * step) {
+      const int other = line + i * APART;
+      if (other < n) write(along ? inside : other, along ? other : inside, at, values[i]);
+    }
+  }
+}
+
+// Update warps: a warp has 64 x 32 elements, a thread quads of four of its rows and of two of its columns (mma/warp_tile.cuh
+// says why). What lies above the diagonal in rows that are L's yet is not looked at.
+template <bool FACTOR>
+__device__ __forceinline__ void update(Shared& shared, int steps) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, lane_n = lane % 2 + lane / 16 * 2;
+  const int strip = warp % 4, m = warp / 4 * 64 + lane / 2 % 8 * 4, n = strip * 32 + lane_n * 4;
+  float s[STEP][STEP];
 #pragma unroll
-    for (int i = 0; i < EACH; ++i)
-      shared.given.row(from.row + i * from.down)[from.column + i * from.right] = next[i];
-    load(first + STEP);
-    __syncthreads();
-    // Rows of X up to these columns', and of L behind; then, of FACTOR, L's own rows of these columns.
-    if (thread < ROWS + (FACTOR ? STEP : 0)) {
-      const int row = thread < ROWS ? thread : first + thread - ROWS;
-      float d[STEP][STEP], v[STEP];
-      auto sum = [&](int r, int j) {
-        const float4 x = *reinterpret_cast<const float4*>(shared.given.row(r) + j);
-        const float4 y = *reinterpret_cast<const float4*>(shared.panel.row(r) + j);
-        return make_float4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w);
-      };
+  for (int i = 0; i < STEP; ++i)
 #pragma unroll
-      for (int i = 0; i < STEP; ++i)
+    for (int j = 0; j < STEP; j += 4) load_quad(&s[i][j], &shared.square[m + i % 4 + i / 4 * 32][n + j * 4]);
+  auto give = [&](int step) {
+    if (strip == step / 4 && lane_n / 2 == step % 2)
 #pragma unroll
-        for (int j = 0; j <= i; j += 4) *reinterpret_cast<float4*>(&d[i][j]) = sum(first + i, j);
-#pragma unroll
-      for (int j = 0; j < STEP; j += 4) *reinterpret_cast<float4*>(&v[j]) = sum(row, j);
-      const bool identity = thread < ROWS && row / STEP == step, given = !FACTOR && row >= first + STEP;
-#pragma unroll
-      for (int j = 0; j < STEP; ++j)
-        if (identity) v[j] = row == first + j;
-#pragma unroll
-      for (int j = 0; j < STEP; ++j) {
-        float reciprocal;
-        if (FACTOR) {
-          const float pivot = d[j][j];
-          if (!(pivot > 0.f) && failed == 0) failed = first + j + 1;
-          reciprocal = rsqrtf(pivot);
-          reciprocal = fmaf(0.5f * reciprocal, fmaf(-pivot * reciprocal, reciprocal, 1.f), reciprocal);
-        } else {
-          asm("rcp.approx.f32 %0, %1;" : "=f"(reciprocal) : "f"(d[j][j]));
-          reciprocal = fmaf(reciprocal, fmaf(-d[j][j], reciprocal, 1.f), reciprocal);
-        }
-        if (!given) v[j] *= reciprocal;
-#pragma unroll
-        for (int i = j + 1; i < STEP; ++i) {
-          if (FACTOR) {
-            d[i][j] *= reciprocal;
-#pragma unroll
-            for (int k = j + 1; k <= i; ++k) d[i][k] = fmaf(-d[i][j], d[k][j], d[i][k]);
-          }
-          if (!given) v[i] = fmaf(-v[j], d[i][j], v[i]);
-        }
+      for (int i = 0; i < STEP; ++i) {
+        float* const to = shared.panel[step % 2].row(m + i % 4 + i / 4 * 32) + lane_n % 2 * 4;
+        if (step % 4 < 2) load_quad(to, &s[i][0]);
+        else load_quad(to, &s[i][4]);
       }
+    arrive(PANEL + step % 2, THREADS);
+  };
+  give(0);
+  if (steps > 1) give(1);
+#pragma unroll 1
+  for (int step = 0; step + 2 < steps; ++step) {
+    meet(SOLVED + step % 2, THREADS);
+    if (strip * 4 + 3 >= step + 2) {
 #pragma unroll
-      for (int j = 0; j < STEP; ++j)
-        (thread < ROWS ? shared.solved[j][row] : shared.corner[row - first][j]) = v[j];
-    }
-    __syncthreads();
-    // Of the factor these columns, of the inverse these rows, zeros on the other sides of their diagonals.
-    float *down_factor = factor, *along_inverse = inverse;
+      for (int i = 0; i < STEP; ++i)  // rows of L become rows of X
+        if (FACTOR && (m + i / 4 * 32) / STEP == step)
 #pragma unroll
-    for (int i = 0; i < EACH; ++i, down_factor += to.apart, along_inverse += turned.apart) {
-      const int row = turned.row + i * turned.down, column = turned.column + i * turned.right;
-      const float x = shared.solved[column][row];
-      if (row < e.n && first + column < e.n) *along_inverse = row <= first + column ? x : 0.f;
-      if (!FACTOR) continue;
-      const int r = to.row + i * to.down, c = to.column + i * to.right;
-      const float l = r / STEP == step ? shared.corner[r % STEP][c] : shared.solved[c][r];
-      if (r < e.n && first + c < e.n) *down_factor = r >= first + c ? l : 0.f;
-    }
-    factor += STEP * e.factor_strides.column;
-    inverse += STEP * e.inverse_strides.row;
-    if (right > step && ((FACTOR && down >= right) || down <= step))
-#pragma unroll 4
+          for (int j = 0; j < STEP; ++j) s[i][j] = 0.f;
+#pragma unroll
       for (int k = 0; k < STEP; ++k) {
+        const float* const column = shared.square[step * STEP + k];
         float a[STEP], b[STEP];
 #pragma unroll
         for (int i = 0; i < STEP; i += 4) {
-          *reinterpret_cast<float4*>(a + i) = *reinterpret_cast<const float4*>(&shared.solved[k][down * STEP + i]);
-          *reinterpret_cast<float4*>(b + i) = *reinterpret_cast<const float4*>(&shared.solved[k][right * STEP + i]);
+          load_quad(a + i, column + m + i * 8);
+          load_quad(b + i, column + n + i * 4);
         }
 #pragma unroll
-        for (int i = 0; i < STEP; ++i)
+        for (int i = 0; i < STEP; ++i) {
+          if (!FACTOR && (m + i / 4 * 32) / STEP > step) a[i] = 0.f;  // rows of L stay as they are
 #pragma unroll
           for (int j = 0; j < STEP; ++j) s[i][j] = fmaf(-a[i], b[j], s[i][j]);
+        }
       }
+    }
+    give(step + 2);
   }
+}
+
+// Row warps, of row `thread`; behind ROWS: of L's own rows on the diagonal. The order of the leading minor that is not
+// positive definite, or 0.
+template <bool FACTOR>
+__device__ __forceinline__ int solve(Shared& shared, int thread, int steps) {
+  float v[STEP] = {};
+  int failed = 0;
+#pragma unroll 1
+  for (int step = 0; step < steps; ++step) {
+    const int first = step * STEP, inside = thread - first;
+    const bool is_row = thread < ROWS;
+    meet(PANEL + step % 2, THREADS);
+    float own[STEP], d[STEP][STEP];
+#pragma unroll
+    for (int j = 0; j < STEP; j += 4) load_quad(own + j, shared.panel[step % 2].row(is_row ? thread : 0) + j);
+    if (FACTOR && inside < 0 && inside >= -STEP)  // the first columns of a row of X
+#pragma unroll
+      for (int j = 0; j < STEP; ++j) own[j] = 0.f;
+    if (step > 0 && (FACTOR || inside < 0))
+#pragma unroll
+      for (int k = 0; k < STEP; ++k) {
+        float l[STEP];
+#pragma unroll
+        for (int j = 0; j < STEP; j += 4) load_quad(l + j, &shared.square[first - STEP + k][first + j]);
+#pragma unroll
+        for (int j = 0; j < STEP; ++j) own[j] = fmaf(-v[k], l[j], own[j]);
+      }
+    const bool identity = is_row && inside >= 0 && inside < STEP;
+    if (identity)
+#pragma unroll
+      for (int j = 0; j < STEP; j += 4) load_quad(&shared.diagonal[inside][j], own + j);
+    meet(ROW_WARPS, SOLVING);
+#pragma unroll
+    for (int i = 0; i < STEP; ++i)
+#pragma unroll
+      for (int j = 0; j <= i; j += 4) load_quad(&d[i][j], &shared.diagonal[i][j]);
+#pragma unroll
+    for (int j = 0; j < STEP; ++j)
+      v[j] = identity ? inside == j : is_row ? own[j] : shared.diagonal[thread % STEP][j];
+    const bool given = !FACTOR && inside >= STEP;
+#pragma unroll
+    for (int j = 0; j < STEP; ++j) {
+      float reciprocal;
+      if (FACTOR) {
+        const float pivot = d[j][j];
+        failed = failed == 0 && !(pivot > 0.f) ? first + j + 1 : failed;
+        reciprocal = rsqrtf(pivot);
+        reciprocal = fmaf(0.5f * reciprocal, fmaf(-pivot * reciprocal, reciprocal, 1.f), reciprocal);
+      } else {
+        asm("rcp.approx.f32 %0, %1;" : "=f"(reciprocal) : "f"(d[j][j]));
+        reciprocal = fmaf(reciprocal, fmaf(-d[j][j], reciprocal, 1.f), reciprocal);
+      }
+      if (!given) v[j] *= reciprocal;
+#pragma unroll
+      for (int i = j + 1; i < STEP; ++i) {
+        if (FACTOR) {
+          d[i][j] *= reciprocal;
+#pragma unroll
+          for (int k = j + 1; k <= i; ++k) d[i][k] = fmaf(-d[i][j], d[k][j], d[i][k]);
+        }
+        if (!given) v[i] = fmaf(-v[j], d[i][j], v[i]);
+      }
+    }
+    if (is_row) {
+#pragma unroll
+      for (int j = 0; j < STEP; ++j) shared.square[first + j][thread] = v[j];
+    } else if (thread < ROWS + STEP) {
+#pragma unroll
+      for (int j = 0; j < STEP; ++j) shared.corner[first + thread - ROWS][j] = v[j];
+    }
+    if (step + 2 < steps) arrive(SOLVED + step % 2, THREADS);
+  }
+  return failed;
+}
+
+// All threads. The order of the leading minor that is not positive definite, or 0, to the last of them.
+template <bool FACTOR>
+__device__ __forceinline__ int eliminate(const Elimination& e, Shared& shared) {
+  const int thread = threadIdx.x, steps = (e.n + STEP - 1) / STEP;
+  // Above the diagonal are zeros of X, rows behind the last are those of an identity.
+  if (thread < UPDATING)
+    each_element<UPDATING>(
+        e.from, e.from_strides, ROWS, thread,
+        [&](int r, int c, const float* at) {
+          const bool one = r == c && (e.unit || r >= e.n);
+          return r < e.n && c <= r && !one ? *at : one;
+        },
+        [&](int r, int c, const float*, float value) { shared.square[r][c] = value; });
+  __syncthreads();
+  int failed = 0;
+  if (thread < UPDATING) update<FACTOR>(shared, steps);
+  else failed = solve<FACTOR>(shared, thread - UPDATING, steps);
+  __syncthreads();
+  auto write = [](int r, int c, float* at, float value) { *at = r >= c ? value : 0.f; };
+  if (FACTOR && thread < UPDATING)
+    each_element<UPDATING>(
+        e.factor, e.factor_strides, e.n, thread,
+        [&](int r, int c, float*) {
+          const float* const corner = &shared.corner[r][c % STEP];
+          return *(r / STEP == c / STEP ? corner : &shared.square[c][r]);
+        },
+        write);
+  const int rest = FACTOR ? thread - UPDATING : thread;
+  constexpr int STORING = FACTOR ? ROWS : UPDATING;
+  if (rest >= 0 && rest < STORING)
+    each_element<STORING>(
+        e.inverse, e.inverse_strides, e.n, rest, [&](int r, int c, float*) { return shared.square[r][c]; }, write);
   return failed;
 }
 

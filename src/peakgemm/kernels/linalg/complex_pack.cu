@@ -1,0 +1,84 @@
+// Complex matrices made ready for real products, and three such products combined.
+//
+// Idea: a complex matrix in memory is a real one of twice as many columns. Embedded, a number b is the square
+// [re b, im b; -im b, re b], so that a real product of rows re a, im a with it has both parts of a b. Tiles go by way of
+// shared memory, so that reads and writes are both of consecutive numbers. The bottleneck is DRAM.
+//
+// A: the matrices, or of COMBINE three products of planes, floats row by row. C0: of COMBINE the matrix that beta scales.
+// C: what is made; it may be A, or C0, by the same strides.
+
+#include "include/linalg/strides.cuh"
+#include "include/ptx/dependents.cuh"
+
+enum Mode { COPY, EMBED, PLANES, COMBINE };  // kernels/linalg/complex_pack.py says what each makes
+
+struct Pack {
+  Strides from, old, to;  // in numbers; of planes in floats
+  long long plane;        // from plane to plane; of EMBED from the first row of squares to the second
+  int rows, columns, mode, conjugated;
+  float second_sign;      // of the second rows of squares
+  float factor_re, factor_im, beta_re, beta_im;
+};
+constexpr int TILE = 32, WARPS = 8, THREADS = 32 * WARPS, LINES = TILE / WARPS;
+
+// A real factor scales each part by itself, so that an infinity in one makes no NaN of the other.
+__device__ __forceinline__ float2 scaled(float2 v, float re, float im) {
+  if (im == 0.f) return make_float2(re * v.x, re * v.y);
+  return make_float2(re * v.x - im * v.y, re * v.y + im * v.x);
+}
+
+__device__ __forceinline__ float2 load(const float* A, long long at, const Pack& s) {
+  if (s.mode == COMBINE) {
+    const float* const product = A + at;
+    const float real = product[0], imaginary = product[s.plane], both = product[2 * s.plane];
+    return make_float2(real - imaginary, both - real - imaginary);
+  }
+  const float2 v = reinterpret_cast<const float2*>(A)[at];
+  return make_float2(v.x, s.conjugated ? -v.y : v.y);
+}
+
+__device__ __forceinline__ void store(float* C, long long at, float2 v, const Pack& s) {
+  if (s.mode == PLANES) {
+    C[at] = v.x;
+    C[at + s.plane] = v.y;
+    C[at + 2 * s.plane] = v.x + v.y;
+    return;
+  }
+  float2* const to = reinterpret_cast<float2*>(C) + at;
+  to[0] = v;
+  if (s.mode == EMBED) to[s.plane] = make_float2(s.second_sign * -v.y, s.second_sign * v.x);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+linalg_complex_pack(const float* A, const float* B, const float* C0, float* C, char* workspace,
+                    const __grid_constant__ Pack s) {
+  __shared__ float2 tile[TILE][TILE + 1];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int down = (s.rows + TILE - 1) / TILE, across = (s.columns + TILE - 1) / TILE;
+  const int first_column = blockIdx.x % across * TILE, first_row = blockIdx.x / across % down * TILE;
+  const long long batch = blockIdx.x / across / down;
+  previous_kernel_has_ended();
+#pragma unroll
+  for (int line = 0; line < LINES; ++line) {
+    const int other = warp + WARPS * line;
+    const int r = s.from.along_rows() ? lane : other, c = s.from.along_rows() ? other : lane;
+    const int row = first_row + r, column = first_column + c;
+    if (row < s.rows && column < s.columns) tile[r][c] = load(A, batch * s.from.batch + s.from.at(row, column), s);
+  }
+  __syncthreads();
+  const bool adds = s.mode == COMBINE && (s.beta_re != 0.f || s.beta_im != 0.f);
+#pragma unroll
+  for (int line = 0; line < LINES; ++line) {
+    const int other = warp + WARPS * line;
+    const int r = s.to.along_rows() ? lane : other, c = s.to.along_rows() ? other : lane;
+    const int row = first_row + r, column = first_column + c;
+    if (row >= s.rows || column >= s.columns) continue;
+    float2 value = scaled(tile[r][c], s.factor_re, s.factor_im);
+    if (adds) {
+      const long long at = batch * s.old.batch + s.old.at(row, column);
+      const float2 old = scaled(reinterpret_cast<const float2*>(C0)[at], s.beta_re, s.beta_im);
+      value = make_float2(value.x + old.x, value.y + old.y);
+    }
+    store(C, batch * s.to.batch + s.to.at(row, column), value, s);
+  }
+}

@@ -64,14 +64,10 @@ def test_errors_are_those_of_rounding_and_grow_with_a_fault(name: str) -> None:
 
 def test_bench(on_host: Path, run: Any) -> None:
     code, said, complained = run("bench", "--suite", "linalg", "--json", "a.json")
-    assert fits(said)
+    assert (code, complained) == (0, "") and fits(said)
     rows = valid(on_host / "a.json")["rungs"]
     assert [row["name"] for row in rows] == [case.name for case in SMALL]
-    failed = [row for row in rows if "error" in row]
-    assert code == bool(failed) and all(row["operation"] == "complex product" for row in failed), complained
-    for row in rows:
-        if row not in failed:
-            assert row["ratio"] == 1 and row["max_error"] < 8 and row["operand_sets"] == 2
+    assert all(row["ratio"] == 1 and row["max_error"] < 8 and row["operand_sets"] == 2 for row in rows)
     assert {row["operation"] for row in rows if "share_of_product" in row} == {"syrk"}
 
 
@@ -93,21 +89,20 @@ def test_what_the_suite_does_not_take(here: Path, run: Any) -> None:
 def test_accuracy(here: Path, run: Any) -> None:
     """Each kind of matrix is what its operation takes: LAPACK's errors are within the textbook's bound."""
     code, said, complained = run("accuracy", "--suite", "linalg", "--host", "--sizes", "24,60", "--json", "a.json")
-    assert code in (0, 1) and fits(said.partition("\n\n")[0]), complained
+    assert (code, complained) == (0, "") and fits(said)
     cases = valid(here / "a.json")["rungs"]
     assert len(cases) == 2 * len(accuracy.FAMILIES) * 5
     for case in cases:
         theirs = case["results"]["lapack"]
-        failed = case["test"] == "cholesky" and case["family"] in ("cond 1e8", "Kahan 1e8")  # indefinite once rounded
-        assert failed or 0 < theirs["figure"] <= case["limit"], case
-        ours = case["results"]["peakgemm:ieee"]["verdict"]
-        assert ours == "pass" or failed or case["test"] == "complex product", case
+        assert theirs["verdict"] == "skipped" or 0 < theirs["figure"] <= case["limit"], case
+    skipped = {(case["test"], case["family"]) for case in cases if case["results"]["lapack"]["verdict"] == "skipped"}
+    assert skipped <= {("cholesky", family) for family in accuracy.INDEFINITE}
     assert run("accuracy", "--suite", "linalg")[1].startswith("Not judged: ")
     assert "unknown suite 'qr'" in run("accuracy", "--suite", "qr")[2]
 
 
 @pytest.mark.parametrize(("figure", "references", "verdict"), [
     (1.2, (1.0, 0.1), "pass"), (1.3, (1.0, 0.1), "pass"), (13.0, (1.0, 0.1), "worse"), (130.0, (1.0,), "fail"),
-    (float("inf"), (1.0,), "fail"), (1.0, (float("inf"), 0.1), "skipped"), (20.0, (18.0, 1.0), "pass")])
+    (float("inf"), (1.0,), "fail"), (9.0, (), "pass"), (11.0, (), "worse"), (20.0, (18.0, 1.0), "pass")])
 def test_what_is_demanded(figure: float, references: tuple[float, ...], verdict: str) -> None:
     assert accuracy.against(figure, references, 100.0)[0] == verdict

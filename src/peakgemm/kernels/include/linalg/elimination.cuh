@@ -9,11 +9,11 @@
 // that are solved from those behind, and hand over the next panel of eight columns. They are a step late: what the last
 // step takes from a panel its own rows subtract.
 // The bottleneck is the chain of pivots, some 70 cycles each, and what is between two panels: two barriers and the
-// latencies of shared memory. Next to it are 0.7 million FMAs, 5,500 cycles of an SM. Code is short on purpose: of what
-// is unrolled 3 KB take a microsecond to be fetched. Addresses in global memory are stepped: 64-bit products took as
-// long as the rest.
+// latencies of shared memory. Next to it are 0.7 million FMAs, 5,500 cycles of an SM. Code is short on purpose, though it
+// were faster unrolled: 3 KB take a microsecond to be fetched, and both roles' loops fit a scheduler's instruction cache.
 
 #include "include/linalg/strides.cuh"
+#include "include/ptx/cp_async.cuh"
 
 constexpr int ROWS = 128, STEP = 8, SIDE = ROWS / STEP;
 constexpr int UPDATING = SIDE * SIDE, SOLVING = ROWS + 32, THREADS = UPDATING + SOLVING;
@@ -55,31 +55,26 @@ __device__ __forceinline__ void load_quad(float* to, const float* from) {
   *reinterpret_cast<float4*>(to) = *reinterpret_cast<const float4*>(from);
 }
 
-// The elements of `n` rows and columns that COUNT threads move, lanes along what is contiguous, eight at a time: all are
-// read before the first is written. value = read(row, column, address), then write(row, column, address, value)
-template <int COUNT, typename Pointer, typename Read, typename Write>
-__device__ __forceinline__ void each_element(Pointer first, const Strides& s, int n, int thread, Read read, Write write) {
-  constexpr int APART = COUNT / ROWS, AT_ONCE = 8;
+// The elements of a matrix that one of COUNT threads moves, lanes along what is contiguous: body(row, column, address).
+template <int COUNT, typename Pointer, typename Body>
+__device__ __forceinline__ void each_element(Pointer first, const Strides& s, int thread, Body body) {
   const bool along = s.along_rows();
   const int inside = thread % ROWS;
   const long long step = along ? s.column : s.row;
   Pointer at = first + inside * (along ? s.row : s.column) + thread / ROWS * step;
-  if (inside >= n) return;
-#pragma unroll 1
-  for (int line = thread / ROWS; line < n; line += AT_ONCE * APART) {
-    float values[AT_ONCE];
-    Pointer next = at;
-#pragma unroll
-    for (int i = 0; i < AT_ONCE; ++i, next += APART * step) {
-      const int other = min(line + i * APART, n - 1);
-      values[i] = read(along ? inside : other, along ? other : inside, next);
-    }
-#pragma unroll
-    for (int i = 0; i < AT_ONCE; ++i, at += APART * step) {
-      const int other = line + i * APART;
-      if (other < n) write(along ? inside : other, along ? other : inside, at, values[i]);
-    }
-  }
+#pragma unroll 2
+  for (int line = thread / ROWS; line < ROWS; line += COUNT / ROWS, at += COUNT / ROWS * step)
+    body(along ? inside : line, along ? line : inside, at);
+}
+
+// ROWS threads: the factor, or the inverse, which lies as its rows do, with zeros above the diagonal. Not inlined, as
+// code that is run once takes as long to be fetched as to run.
+__device__ __noinline__ void store(float* to, const Strides& s, const Shared& shared, int n, bool factor, int thread) {
+  each_element<ROWS>(to, s, thread, [&](int r, int c, float* at) {
+    const float* const corner = &shared.corner[r][c % STEP];
+    const float* const below = r / STEP == c / STEP ? corner : &shared.square[c][r];
+    if (r < n && c < n) *at = r >= c ? *(factor ? below : &shared.square[r][c]) : 0.f;
+  });
 }
 
 // Update warps: a warp has 64 x 32 elements, a thread quads of four of its rows and of two of its columns (mma/warp_tile.cuh
@@ -97,9 +92,10 @@ __device__ __forceinline__ void update(Shared& shared, int steps) {
     if (strip == step / 4 && lane_n / 2 == step % 2)
 #pragma unroll
       for (int i = 0; i < STEP; ++i) {
-        float* const to = shared.panel[step % 2].row(m + i % 4 + i / 4 * 32) + lane_n % 2 * 4;
-        if (step % 4 < 2) load_quad(to, &s[i][0]);
-        else load_quad(to, &s[i][4]);
+        const bool left = step % 4 < 2;
+        const float four[4] = {left ? s[i][0] : s[i][4], left ? s[i][1] : s[i][5], left ? s[i][2] : s[i][6],
+                               left ? s[i][3] : s[i][7]};
+        load_quad(shared.panel[step % 2].row(m + i % 4 + i / 4 * 32) + lane_n % 2 * 4, four);
       }
     arrive(PANEL + step % 2, THREADS);
   };
@@ -114,7 +110,7 @@ __device__ __forceinline__ void update(Shared& shared, int steps) {
         if (FACTOR && (m + i / 4 * 32) / STEP == step)
 #pragma unroll
           for (int j = 0; j < STEP; ++j) s[i][j] = 0.f;
-#pragma unroll
+#pragma unroll 2
       for (int k = 0; k < STEP; ++k) {
         const float* const column = shared.square[step * STEP + k];
         float a[STEP], b[STEP];
@@ -170,9 +166,14 @@ __device__ __forceinline__ int solve(Shared& shared, int thread, int steps) {
     for (int i = 0; i < STEP; ++i)
 #pragma unroll
       for (int j = 0; j <= i; j += 4) load_quad(&d[i][j], &shared.diagonal[i][j]);
+    float corner[STEP];
 #pragma unroll
-    for (int j = 0; j < STEP; ++j)
-      v[j] = identity ? inside == j : is_row ? own[j] : shared.diagonal[thread % STEP][j];
+    for (int j = 0; j < STEP; j += 4) load_quad(corner + j, &shared.diagonal[thread % STEP][j]);
+#pragma unroll
+    for (int j = 0; j < STEP; ++j) {
+      v[j] = is_row ? own[j] : corner[j];
+      if (identity) v[j] = inside == j;
+    }
     const bool given = !FACTOR && inside >= STEP;
 #pragma unroll
     for (int j = 0; j < STEP; ++j) {
@@ -214,33 +215,23 @@ template <bool FACTOR>
 __device__ __forceinline__ int eliminate(const Elimination& e, Shared& shared) {
   const int thread = threadIdx.x, steps = (e.n + STEP - 1) / STEP;
   // Above the diagonal are zeros of X, rows behind the last are those of an identity.
-  if (thread < UPDATING)
-    each_element<UPDATING>(
-        e.from, e.from_strides, ROWS, thread,
-        [&](int r, int c, const float* at) {
-          const bool one = r == c && (e.unit || r >= e.n);
-          return r < e.n && c <= r && !one ? *at : one;
-        },
-        [&](int r, int c, const float*, float value) { shared.square[r][c] = value; });
+  if (thread < UPDATING) {
+    each_element<UPDATING>(e.from, e.from_strides, thread, [&](int r, int c, const float* at) {
+      copy4_or_zero(shared_address(&shared.square[r][c]), at, r < e.n && c <= r);
+    });
+    copies_wait_all();
+  }
+  __syncthreads();
+  if (thread < ROWS && (e.unit || thread >= e.n)) shared.square[thread][thread] = 1.f;
   __syncthreads();
   int failed = 0;
   if (thread < UPDATING) update<FACTOR>(shared, steps);
   else failed = solve<FACTOR>(shared, thread - UPDATING, steps);
   __syncthreads();
-  auto write = [](int r, int c, float* at, float value) { *at = r >= c ? value : 0.f; };
-  if (FACTOR && thread < UPDATING)
-    each_element<UPDATING>(
-        e.factor, e.factor_strides, e.n, thread,
-        [&](int r, int c, float*) {
-          const float* const corner = &shared.corner[r][c % STEP];
-          return *(r / STEP == c / STEP ? corner : &shared.square[c][r]);
-        },
-        write);
-  const int rest = FACTOR ? thread - UPDATING : thread;
-  constexpr int STORING = FACTOR ? ROWS : UPDATING;
-  if (rest >= 0 && rest < STORING)
-    each_element<STORING>(
-        e.inverse, e.inverse_strides, e.n, rest, [&](int r, int c, float*) { return shared.square[r][c]; }, write);
+  const bool factor = FACTOR && thread < ROWS;
+  if (factor || (thread >= ROWS && thread < 2 * ROWS))
+    store(factor ? e.factor : e.inverse, factor ? e.factor_strides : e.inverse_strides, shared, e.n, factor,
+          thread % ROWS);
   return failed;
 }
 

@@ -36,7 +36,8 @@ ON_THE_SITE = {("docs/sweep.md", "sweep"), ("docs/tutorials.md", "configs"), ("d
                ("docs/register-file.md", "registers"), ("docs/register-file.md", "loads"),
                ("docs/simulator.md", "counters"), ("docs/distributed.md", "scale"), ("docs/distributed.md", "four"),
                ("docs/contributing/compilers.md", "compilers"), ("docs/contributing/compilers.md", "speed"),
-               ("docs/reproducible.md", "reproducible"), ("docs/linalg.md", "linalg")}
+               ("docs/reproducible.md", "reproducible"), ("docs/linalg.md", "linalg"), ("docs/programs.md", "programs"),
+               ("docs/large.md", "one"), ("docs/large.md", "two"), ("docs/first-steps.md", "newcomer")}
 STUB = "*The site has this table (`make docs`), from [the records](../results).*\n"
 PRECISIONS = (("bench-ieee", "ieee"), ("bench-emulated", "emulated"))
 

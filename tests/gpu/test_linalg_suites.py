@@ -10,9 +10,9 @@ from peakgemm.tools.bench.timer import Timer
 
 pytest.importorskip("torch")
 
-from peakgemm.tools.accuracy import linalg as accuracy  # noqa: E402
-from peakgemm.tools.bench import linalg  # noqa: E402
-from peakgemm.tools.bench.linalg import OPERATIONS, PRECISIONS, Case  # noqa: E402
+from peakgemm.tools.accuracy import linalg as accuracy
+from peakgemm.tools.bench import linalg
+from peakgemm.tools.bench.linalg import OPERATIONS, PRECISIONS, Case
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

@@ -18,7 +18,6 @@ from .suite import Report
 from .verdict import FAIL, PASS, SKIPPED, WORSE, Row
 
 SIZES = (200, 1000, 3000)
-COLUMNS = 64  # right-hand sides
 MARGIN = 1.2  # on the larger of the references' errors
 LAPACK, CUBLAS, OURS = "lapack", "cublas", "peakgemm"  # torch on the host; on the GPU, with cuSOLVER
 Randn = Callable[..., Any]
@@ -40,11 +39,13 @@ def _conditioned(condition: float, randn: Randn, n: int) -> Any:
 
 
 def _kahan(growth: float, randn: Randn, n: int) -> Any:
-    """No small element on the diagonal, and an inverse that grows (Higham, Accuracy and Stability of Numerical
-    Algorithms, section 8.3)."""
-    cosine = log(growth) / n
-    columns = (1 - cosine**2) ** (_steps(randn, n) * (n - 1) / 2)
-    return (torch.eye(n).double().to(columns.device) - cosine * torch.ones(n, n).tril(-1).to(columns.device)) * columns
+    """Blocks with no small element on the diagonal, whose inverses grow (Higham, Accuracy and Stability of Numerical
+    Algorithms, section 8.3): of order 1000, so that blocks which a solver inverts grow as much."""
+    size = min(n, 1000)
+    cosine = log(growth) / size
+    columns = (1 - cosine**2) ** (_steps(randn, size) * (size - 1) / 2)
+    block = torch.eye(size, device=columns.device) - cosine * torch.ones(size, size, device=columns.device).tril(-1)
+    return torch.block_diag(*-(-n // size) * [block * columns])[:n, :n].contiguous()
 
 
 def _hilbert(randn: Randn, n: int) -> Any:
@@ -75,7 +76,7 @@ def _operands(triangle: Any, randn: Randn) -> Iterator[tuple[str, tuple[Any, ...
     """Of each operation. Solutions are tame: a solver that multiplies by inverses suffers most where the inverse is
     large and the solution is not."""
     n = len(triangle)
-    general, other, x = triangle @ randn(n, n) / n**0.5, triangle @ randn(n, n) / n**0.5, randn(n, COLUMNS)
+    general, other, x = triangle @ randn(n, n) / n**0.5, triangle @ randn(n, n) / n**0.5, randn(n, n)
     product = torch.complex(general, other)
     yield "syrk", (general, other)  # which is overwritten
     yield "trsm", (triangle, triangle @ x)

@@ -100,6 +100,7 @@ def _on_host(library: HostLibrary, operation: Operation) -> Any:
     """`run` for arrays in the host's memory: copied to the current GPU and back, or left to NumPy without one."""
     o, gpu = operation, device.find()
     arrays = {name: library.host(x, name) for name, x in o.operands.items()}
+    results: list[Any]
     like = next(iter(o.operands.values()))
     target = None if o.out is None else library.host(o.out, "out")
     if target is not None:

@@ -22,7 +22,8 @@ BLOCK = 128     # rows that a thread block factors or inverts
 _TILE, _THREADS = 32, 256
 # Of kernels by include/linalg/elimination.cuh: threads, and bytes of its struct Shared.
 _ELIMINATING, _SHARED = 256 + 128 + 32, 4 * (BLOCK * (BLOCK + 4) + BLOCK * 8 + 2 * 16 * (8 * 12 + 4) + 8 * 8)
-_STRIP, _MANY_TILES = 8, 1 << 13  # tiles that a block copies of a matrix that has as many; blocks of one tile wait to start
+# Tiles that a block copies, of a matrix that has as many: else each waits for a block of its own to start.
+_STRIP, _MANY_TILES = 8, 1 << 13
 _FILLERS = 8  # thread blocks that store zeros beside a block of an inverse
 
 

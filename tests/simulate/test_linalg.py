@@ -39,6 +39,27 @@ def test_several_blocks(interpreter: Interpreter, monkeypatch: pytest.MonkeyPatc
     case.check(case.run())
 
 
+@pytest.mark.parametrize(("trans", "unit", "in_place"), [
+    (False, False, True), (True, True, False), (True, False, True)])
+def test_blocks_whose_inverses_grow(interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch, trans: bool, unit: bool,
+                                    in_place: bool) -> None:
+    """They alone are solved by substitution: of one matrix of the batch the second block."""
+    monkeypatch.setattr(triangular, "width_for", lambda columns: 128)
+    n = 180
+    a = half(linalg_case.triangular(2, n, n), True, unit, others=unit * np.eye(n, dtype=np.float32))
+    a[1, 128:, 128:] = np.tril(normal(n - 128, n - 128), -1) + np.eye(n - 128)
+    exact = np.float64(mT(a) if trans else a)
+    b = (exact @ normal(2, n, 3)).astype(np.float32)
+    errors = []
+    for stable in (True, False):
+        right = b.copy()
+        x = linalg.trsm(a, right, alpha=2.0, trans=trans, unit=unit, stable=stable, out=right if in_place else None)
+        error = abs(exact @ np.float64(x) - 2.0 * b).max((-1, -2)) / (abs(exact) @ abs(x)).max((-1, -2))
+        errors.append((error, x))
+    assert (errors[0][0] < n * 2.0**-24).all() and errors[1][0][1] > 10 * n * 2.0**-24
+    assert np.array_equal(errors[0][1][0], errors[1][1][0]) and errors[1][0][0] < n * 2.0**-24
+
+
 @pytest.mark.parametrize(("square", "upper", "in_place"), [(1024, False, True), (128, True, True), (128, False, False)])
 def test_columns_of_the_factor(interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch, square: int, upper: bool,
                                in_place: bool) -> None:

@@ -29,11 +29,12 @@ def test_calls(interpreter: Interpreter, case: Case) -> None:
     assert all(np.array_equal(x, y, equal_nan=True) for x, y in zip(before, case.operands, strict=True))
 
 
-@pytest.mark.parametrize("case", [case for cases in (linalg_case.products, linalg_case.triangles, linalg_case.definites)
-                                  for case in list(cases(300, 9))[::5]], ids=str)
+@pytest.mark.parametrize("case", [
+    *list(linalg_case.products(410, 9))[::7], *list(linalg_case.triangles(410, 9))[::5],
+    *list(linalg_case.definites(410, 9))[::3]], ids=str)
 def test_several_blocks(interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
-    """Blocks of 128 rows, and what is left of them."""
-    monkeypatch.setattr(triangular, "width_for", lambda columns: 128)
+    """A block of 256 rows and one of 154: inverses of both are grown."""
+    monkeypatch.setattr(triangular, "width_for", lambda columns: 256)
     monkeypatch.setattr(positive_definite, "width_for", lambda columns: 256)
     monkeypatch.setattr("peakgemm.linalg.symmetric._BLOCK", 128)
     case.check(case.run())

@@ -285,6 +285,8 @@ def _multiply(p: Problem, a: Any, b: Any, old: Any, out: Any) -> None:
     right = _matrices(b, p.batch, p.batch.b, *((p.n, p.k) if p.trans_b else (p.k, p.n)), (p.ldb, 1))
     target = _matrices(out, p.batch, p.batch.c, p.m, p.n, (p.ldc, 1))
     left, right = (np.swapaxes(x, -1, -2) if turned else x for x, turned in ((left, p.trans_a), (right, p.trans_b)))
+    for read in (left, right):
+        assert not np.shares_memory(read, target), "a product reads what it writes"
     value = p.alpha * (left.astype(float) @ right.astype(float)) if p.alpha else np.zeros(target.shape)
     if p.beta:
         value += p.beta * _matrices(old, p.batch, p.batch.c0, p.m, p.n, p.c0 or (p.ldc, 1))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from commands import fits, here, run, valid
+from docs.generate.markdown import linalg_table
 from host_peer import GPU, HostTimer
 
 torch = pytest.importorskip("torch", reason="needs torch")
@@ -65,8 +66,10 @@ def test_errors_are_those_of_rounding_and_grow_with_a_fault(name: str) -> None:
 def test_bench(on_host: Path, run: Any) -> None:
     code, said, complained = run("bench", "--suite", "linalg", "--json", "a.json")
     assert (code, complained) == (0, "") and fits(said)
-    rows = valid(on_host / "a.json")["rungs"]
+    record = valid(on_host / "a.json")
+    rows = record["rungs"]
     assert [row["name"] for row in rows] == [case.name for case in SMALL]
+    assert linalg_table(record).count("| 1.00 |") == len(SMALL)
     assert all(row["ratio"] == 1 and row["max_error"] < 8 and row["operand_sets"] == 2 for row in rows)
     assert {row["operation"] for row in rows if "share_of_product" in row} == {"syrk"}
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,15 @@ from peakgemm.tools.bench.peers import TorchPeer  # noqa: E402
 
 SMALL = [Case(operation, 24, 40 if operation in ("syrk", "trsm", "covariance") else 24, batch, "ieee")
          for operation in OPERATIONS for batch in ((1, 3) if operation in ("trsm", "cholesky") else (1,))]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Threads that wait for each other take seconds where the matrices are this small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 class CpuPeer(TorchPeer):

@@ -51,9 +51,9 @@ def on_host(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         name: getattr(torch, name) for name in ("linalg", "mm", "float64", "complex128", "eye")},
         Generator=lambda device: torch.Generator(), cuda=SimpleNamespace(empty_cache=lambda: None),
         randn=lambda *shape, generator, device: torch.randn(*shape, generator=generator), complex=torch.complex))
-    monkeypatch.setattr("peakgemm.cli.linalg.device", SimpleNamespace(find=lambda: GPU))
+    monkeypatch.setattr("peakgemm.cli.bench.device", SimpleNamespace(find=lambda: GPU))
     monkeypatch.setattr("peakgemm.cli.measuring.find_peer", CpuPeer)
-    monkeypatch.setattr("peakgemm.cli.linalg.Timer", lambda peer, seconds: HostTimer())
+    monkeypatch.setattr("peakgemm.cli.bench.Timer", lambda peer, seconds: HostTimer())
     monkeypatch.setattr("peakgemm.tools.bench.linalg.set_count", lambda size, gpu: 2)
     monkeypatch.setattr("peakgemm.tools.bench.linalg.cases", lambda: SMALL)
     return here

@@ -12,7 +12,7 @@ import pytest
 
 from library_case import LAYOUTS, Case, varied
 from library_case import SMALL as TILE
-from peakgemm.kernels.emulated.product import PRODUCTS, half_as_high
+from peakgemm.kernels.emulated.product import OLDER, PRODUCTS, half_as_high
 from peakgemm.kernels.emulated.schemes import SCHEMES
 from peakgemm.kernels.emulated.streamed import FUSED, STREAMED, streamed
 from peakgemm.kernels.ffma import small
@@ -24,7 +24,7 @@ from peakgemm.kernels.ffma.staged import STAGED
 from peakgemm.kernels.ffma.tile_model import tilings
 from peakgemm.kernels.ffma.wide import WIDE
 from peakgemm.kernels.registry import LADDER, Kernel
-from peakgemm.problem import Config, Problem
+from peakgemm.problem import Config, Problem, Triangle
 from peakgemm.selection.choose import chains
 from peakgemm.selection.machine import machine
 from seldom import exhaustive
@@ -302,11 +302,35 @@ OWN_RUNGS = [kernel for kernel in LADDER if not kernel.patched]  # a patched one
 ELSEWHERE = [Case(131, 67, 45, kernel=kernel, config=None, arch=arch)
              for kernel, arch in zip(OWN_RUNGS[9:15], cycle(("sm_80", "sm_100", "sm_120")), strict=False)]
 
+
+# ---- triangles of a square C, on whose other elements nothing is written ------------------------------------
+
+# Squares of either parity a side, tiles past the edge; square, high and wide tiles, each way to share K.
+CUT = [TILE, replace(TILE, split=3), replace(TILE, split=0), replace(TILE, slices=2), SLICED,
+       replace(SLICED, slices=2, chunked=True, copy_groups=1, cluster=8), ROWS_OF_TWO, replace(ROWS_OF_TWO, split=2),
+       replace(TILE, bm=64, tm=8), replace(TILE, bm=64, tm=8, slices=2, split=0)]
+CUT_BY_TENSOR_CORES = [(FP16X3.default, 130), (replace(FP16X3.default, split=0), 200), (HALVED["fp16x3"], 130),
+                       (replace(FP16X3.default, cluster=2), 260)]
+SIDES = (Triangle.LOWER, Triangle.UPPER)
+TRIANGLES = [
+    *(Case(n, n, 21, layout, beta=beta, pad=3, shift=1, config=config, triangle=side, poison="c" if beta == 0 else "")
+      for config, layouts in zip(CUT, cycle((("NT", "TT"), ("TN", "NN"))), strict=False)
+      for n, layout, side, beta in ((70, layouts[0], Triangle.LOWER, -0.5), (97, layouts[1], Triangle.UPPER, 0.0))),
+    *(Case(size, size, 9, "NT", c0="mn", batch=(2, 3), still={"a": (0,)}, triangle=side)
+      for size in (1, 5, 33) for side in SIDES),
+    *(Case(70, 70, k, "TN", alpha=alpha, poison="ab", triangle=side) for k, alpha in ((0, 1.5), (9, 0.0))
+      for side in SIDES),
+    *(Case(n, n, 70 if config.split else 140, layout, beta=beta, pad=3, kernel=FP16X3, config=config, triangle=side)
+      for (config, n), layout, beta, side in zip(CUT_BY_TENSOR_CORES, cycle(("NT", "TN")), cycle((0.0, -0.5, 0.5)),
+                                                 cycle((*SIDES, *SIDES[::-1])), strict=False)),
+    *(Case(140, 140, 70, layout, pad=1, kernel=kernel, config=kernel.default, arch="sm_80", triangle=side)
+      for kernel, layout, side in ((OLDER["fp16x3"], "NT", Triangle.LOWER), (STAGED, "TN", Triangle.UPPER)))]
+
 TABLES: dict[str, Iterable[Any]] = {
     "family": [each for row in ROWS for each in of_every_family(row)],
     "share": [each for config, layout in zip(WAYS, cycle(LAYOUTS), strict=False) for each in shared(config, layout)],
     "edges": EDGES, "whole": WHOLE, "chain": ONE_CHAIN, "handed": HANDED, "wide": BOXES, "small": SMALL_PRODUCTS,
-    "thin": THIN_PRODUCTS, "tensor": TENSOR_PRODUCTS,
+    "thin": THIN_PRODUCTS, "tensor": TENSOR_PRODUCTS, "triangle": TRIANGLES,
     "rung": [*(each for kernel in OWN_RUNGS for each in of_rung(kernel)), *ELSEWHERE],
     "model": [exhaustive(each) for tiling in tilings(SPECIALISED, GPU) for each in past_edges(tiling)]}
 

@@ -13,7 +13,7 @@ from peakgemm.calls import replay
 from peakgemm.kernels import validity
 from peakgemm.kernels.ffma.specialised import SPECIALISED, SpecialisedConfig
 from peakgemm.kernels.registry import Kernel
-from peakgemm.problem import Batch, Config, Problem
+from peakgemm.problem import Batch, Config, Problem, Triangle
 from peakgemm.runtime.architectures import architecture
 from peakgemm.tools.simulator.library import run_library
 
@@ -31,7 +31,8 @@ class Case:
     stride 0), "m" (column stride 0) or "". ``batch`` gives the sizes and ``still`` the levels at which A, B
     or C0 stay where they are. ``values``: "normal", "integers", "wide" (over 120 powers of two), or "tiny", whose
     products underflow to -0. ``poison`` names the operands full of NaN. ``config``: None, a rung's default, aligned
-    where the problem allows it.
+    where the problem allows it. ``triangle``: of a square C, which keeps its other elements; by the layouts NT and TN B
+    is A, the same memory.
     """
 
     m: int
@@ -51,10 +52,12 @@ class Case:
     arch: str = "sm_90"
     poison: str = ""
     sms: int = 4
+    triangle: Triangle = Triangle.NONE
 
     def __str__(self) -> str:
         config = "" if self.config is None else " " + self.config.label()
-        return f"{self.kernel.family.name or self.kernel.name}{config} {self.layout} {self.m}x{self.n}x{self.k}"
+        return f"{self.kernel.family.name or self.kernel.name}{config} {self.layout} {self.m}x{self.n}x{self.k}" + (
+            f" {self.triangle.name.lower()}" if self.triangle is not Triangle.NONE else "")
 
 
 class Operand:
@@ -93,7 +96,8 @@ def multiply(case: Case, seed: int = 0, run: Callable[..., list[Any]] = run_libr
     rng, kernel = np.random.default_rng(seed), case.kernel
     ta, tb = (letter == "T" for letter in case.layout)
     a = Operand(case, "a", *((case.k, case.m) if ta else (case.m, case.k)))
-    b = Operand(case, "b", *((case.n, case.k) if tb else (case.k, case.n)))
+    one_operand = case.triangle is not Triangle.NONE and ta != tb
+    b = a if one_operand else Operand(case, "b", *((case.n, case.k) if tb else (case.k, case.n)))
     c = Operand(case, "c", case.m, case.n, SENTINEL)
     has = case.c0 or ""
     old = c if case.c0 is None else Operand(case, "c0", case.m if "m" in has else 1, case.n if "n" in has else 1)
@@ -103,7 +107,8 @@ def multiply(case: Case, seed: int = 0, run: Callable[..., list[Any]] = run_libr
     problem = Problem(case.m, case.n, case.k, a.ld, b.ld, c.ld, case.alpha, case.beta,
                       (a.alignment, b.alignment, c.alignment), ta, tb,
                       None if old is c else (old.ld if "m" in has else 0, int("n" in has)),
-                      Batch(case.batch, a.batch, b.batch, c.batch, old.batch))
+                      Batch(case.batch, a.batch, b.batch, c.batch, old.batch), triangle=case.triangle,
+                      one_operand=one_operand)
     config = case.config
     if config is None:
         config = validity.choose(kernel, kernel.config_for(case.arch), architecture(case.arch), problem)
@@ -117,24 +122,28 @@ def multiply(case: Case, seed: int = 0, run: Callable[..., list[Any]] = run_libr
         want, scale = want + addend, scale + abs(addend)
     others = [x for x in (a, b, old) if x is not c]
     before, start = [x.flat.copy() for x in others], c.values.copy()
+    square = np.ones((case.m, case.n), bool)
+    wanted = {Triangle.NONE: square, Triangle.LOWER: np.tril(square), Triangle.UPPER: np.triu(square)}[case.triangle]
 
     reports = run(kernel, config, problem, a.memory, b.memory, c.memory, None if old is c else old.memory,
                   arch=case.arch, sm_count=case.sms)
 
     assert all(report.clean for report in reports), "\n".join(map(str, reports))
     result, terms = c.values.copy(), case.k
-    if kernel.family.scheme:  # errors of splits, which do not average out where few products make a sum
-        terms = 1 if case.k >= 32 else 6
+    assert (result.view("u4") == start.view("u4"))[..., ~wanted].all(), "the other triangle was written"
+    if kernel.family.scheme:  # errors of splits, which do not average out where few products make a sum, or squares do
+        terms = 1 if case.k >= 32 and not one_operand else 6
     units = 0 if case.values == "integers" else terms + 3 + 2 * kernel.rounding
     error, bound = abs(result - want), units * UNIT * scale + (case.k + 2) * LEAST * (case.values in ("wide", "tiny"))
-    wrong = ~(error <= bound)  # NaN is
+    wrong = ~(error <= bound) & wanted  # NaN is
     assert not wrong.any(), (
         f"{wrong.sum()} of {wrong.size} results are wrong, {(wrong & (result == start)).sum()} of them not written; "
         f"the first of (batch, row, column) is {tuple(map(int, np.argwhere(wrong)[0]))}, off by {error[wrong][0]:.3g}")
     if kernel.is_ascending(config, problem) or (kernel.number >= 0 and not kernel.wgmma):
         addend, chain = np.broadcast_to(start if old is c else old.values, want.shape), np.zeros(want.shape, "f4")
         replay.multiply(left, right, addend, case.alpha, case.beta, chain)
-        np.testing.assert_array_equal(result.view("u4"), chain.view("u4"), "other bits than one chain's")
+        np.testing.assert_array_equal(result.view("u4")[..., wanted], chain.view("u4")[..., wanted],
+                                      "other bits than one chain's")
     for operand, flat in zip(others, before, strict=True):
         np.testing.assert_array_equal(operand.flat, flat)
     c.values[...] = SENTINEL

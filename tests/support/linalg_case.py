@@ -1,16 +1,255 @@
-"""Programs of linear algebra without a GPU: products by NumPy, the small kernels on the simulator."""
+"""Linear algebra for tests: a table of calls with what their results must satisfy, and programs without a GPU, whose
+products NumPy computes and whose small kernels the simulator runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle, product
+from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 
+import stand_in
+from peakgemm import linalg
 from peakgemm.kernels.family import Launch
+from peakgemm.linalg import call
 from peakgemm.linalg.program import WORKSPACE, Program
 from peakgemm.problem import Batch, Problem, Triangle
 from peakgemm.tools.simulator.launch import run
+
+UNIT = 2.0**-24
+NAN = np.float32(np.nan)
+
+
+# ---- calls and their results -----------------------------------------------------------------------------------
+
+
+class Case(NamedTuple):
+    """One call.
+
+    Attributes:
+        function: of `peakgemm.linalg`.
+        operands: NumPy arrays, in the order of its arguments. What must not be read is NaN.
+        options: its flags.
+        residual: of a result in FP64: what an exact one makes zero, and the size of the numbers that make it up; both
+            are zero where zeros are promised.
+        terms: of the longest sum.
+    """
+
+    function: str
+    operands: tuple[Any, ...]
+    options: dict[str, Any]
+    residual: Callable[[Any], tuple[Any, Any]]
+    terms: int
+
+    def __str__(self) -> str:
+        flags = " ".join(f"{name}={value}" for name, value in self.options.items())
+        return f"{self.function} {'x'.join(map(str, self.operands[0].shape))} {flags}"
+
+    def run(self, convert: Callable[[Any], Any] = lambda x: x, **options: Any) -> Any:
+        """The result for operands as ``convert`` makes them."""
+        return getattr(linalg, self.function)(*map(convert, self.operands), **self.options, **options)
+
+    def check(self, result: Any) -> None:
+        """Sums are as long as they are, and blocks of solves have inverses of a condition that is small."""
+        assert result.dtype == np.float32
+        error, scale = (abs(x) for x in self.residual(np.float64(result)))
+        error, scale = np.broadcast_arrays(error, scale)
+        largest = scale.max((-1, -2), keepdims=True, initial=0.0)
+        wrong = ~(error <= (self.terms + 16) * UNIT * largest * (scale > 0))  # NaN is
+        assert not wrong.any(), f"{wrong.sum()} of {wrong.size}, by {error[wrong].max() / largest.max():.2g}"
+
+
+def normal(*shape: int, seed: int = 0) -> Any:
+    return np.random.default_rng((seed, *shape)).standard_normal(shape).astype(np.float32)
+
+
+def definite(*shape: int, seed: int = 0) -> Any:
+    """Symmetric positive definite matrices ``(..., n, n)`` of a small condition number."""
+    x = np.float64(normal(*shape, seed=seed))
+    return (x @ mT(x) / shape[-1] + np.eye(shape[-1])).astype(np.float32)
+
+
+def triangular(*shape: int, seed: int = 0) -> Any:
+    """Matrices whose triangles, with their diagonals or ones, have inverses of a moderate size."""
+    n = shape[-1]
+    return np.where(np.eye(n, dtype=bool), 1 + abs(normal(*shape, seed=seed)), normal(*shape, seed=seed) / n)
+
+
+def mT(x: Any) -> Any:
+    return np.swapaxes(x, -1, -2)
+
+
+def half(x: Any, lower: bool, unit: bool = False, others: Any = 0) -> Any:
+    """One triangle, and ``others`` elsewhere, on the diagonal too where ``unit``."""
+    diagonal = -int(unit)
+    return np.where(np.tri(x.shape[-1], k=diagonal, dtype=bool) if lower else mT(np.tri(x.shape[-1], k=diagonal,
+                                                                                        dtype=bool)), x, others)
+
+
+def products(n: int, k: int, left_batch: tuple[int, ...] = (), right_batch: tuple[int, ...] = ()) -> Iterator[Case]:
+    """Of n rows and columns, and k of the other side; batches of the first operand and of the others."""
+    for lower, trans in product((True, False), repeat=2):
+        a, b = (normal(*left_batch, *((k, n) if trans else (n, k)), seed=i) for i in (1, 2))
+        x, y = (np.float64(mT(z) if trans else z) for z in (a, b))
+        c = half(normal(*right_batch, n, n, seed=3), lower, others=NAN)
+        old = half(np.float64(c), lower)
+        flags = {"lower": lower, "trans": trans}
+        yield Case("syrk", (a,), flags, _equals(half(x @ mT(x), lower), half(abs(x) @ abs(mT(x)), lower)), k)
+        yield Case("syrk", (a, c), flags | {"alpha": 1.5, "beta": -0.5},
+                   _equals(half(1.5 * x @ mT(x), lower) - 0.5 * old,
+                           half(1.5 * abs(x) @ abs(mT(x)), lower) + abs(old)), k)
+        yield Case("syr2k", (a, b, c), flags | {"alpha": -2.0},
+                   _equals(half(-2 * (x @ mT(y) + y @ mT(x)), lower) + old,
+                           half(4 * abs(x) @ abs(mT(y)), lower) + half(4 * abs(y) @ abs(mT(x)), lower) + abs(old)), k)
+        if lower:
+            yield Case("gram", (a,), {"trans": trans}, _equals(x @ mT(x), abs(x) @ abs(mT(x))), k)
+    for lower, left in product((True, False), repeat=2):
+        a, b = normal(*left_batch, n, n, seed=1), normal(*right_batch, *((n, k) if left else (k, n)), seed=2)
+        s = half(np.float64(a), lower)
+        s = s + mT(s) - s * np.eye(n)
+        want, scale = (s @ b, abs(s) @ abs(b)) if left else (b @ s, abs(b) @ abs(s))
+        given, flags = half(a, lower, others=NAN), {"lower": lower, "left": left}
+        yield Case("symm", (given, b), flags, _equals(want, scale), n)
+        yield Case("symm", (given, b, b), flags | {"alpha": 2.0, "beta": 0.5},
+                   _equals(2 * want + 0.5 * b, 2 * scale + abs(b)), n)
+
+
+def triangles(n: int, k: int, left_batch: tuple[int, ...] = (), right_batch: tuple[int, ...] = ()) -> Iterator[Case]:
+    """`products`, of triangular matrices, and their solves."""
+    for i, (lower, left, trans) in enumerate(product((True, False), repeat=3)):
+        for function, unit in (("trmm", i % 2 == 1), ("trmm", i % 2 == 0), ("trsm", i % 2 == 0), ("trsm", i % 2 == 1)):
+            a, b = triangular(*left_batch, n, n), normal(*right_batch, *((n, k) if left else (k, n)), seed=2)
+            full = half(np.float64(a), lower, unit) + unit * np.eye(n)
+            full = mT(full) if trans else full
+            given = half(a, lower, unit, others=NAN)
+            flags = {"lower": lower, "left": left, "trans": trans, "unit": unit, "alpha": 1.5}
+            if function == "trmm":
+                want, scale = (full @ b, abs(full) @ abs(b)) if left else (b @ full, abs(b) @ abs(full))
+                yield Case("trmm", (given, b), flags, _equals(1.5 * want, 1.5 * scale), n)
+            else:
+                yield Case("trsm", (given, b), flags, _solves(full, 1.5 * b, left), n)
+    for upper, left in product((False, True), repeat=2):
+        a, b = triangular(*left_batch, n, n), normal(*right_batch, *((n, k) if left else (k, n)), seed=2)
+        yield Case("solve_triangular", (half(a, not upper, others=NAN), b), {"upper": upper, "left": left},
+                   _solves(half(np.float64(a), not upper), b, left), n)
+
+
+def definites(n: int, k: int, left_batch: tuple[int, ...] = (), right_batch: tuple[int, ...] = ()) -> Iterator[Case]:
+    """`products`, of positive definite matrices."""
+    for upper in (False, True):
+        a, b = definite(*left_batch, n, n), normal(*right_batch, n, k, seed=2)
+        given = half(a, not upper, others=NAN)
+        factor = np.linalg.cholesky(np.float64(a)).astype(np.float32)
+        square = np.float64(factor) @ mT(np.float64(factor))
+        factor = half(mT(factor) if upper else factor, not upper, others=NAN)
+        flags = {"upper": upper}
+        yield Case("cholesky", (given,), flags, _factors(a, upper), n)
+        yield Case("cholesky_solve", (b, factor), flags, _solves(square, b, True), 2 * n)
+        yield Case("cholesky_inverse", (factor,), flags, _inverts(square), 2 * n)
+        yield Case("solve", (given, b), flags, _solves(a, b, True), 3 * n)
+
+
+def _equals(want: Any, scale: Any) -> Callable[[Any], tuple[Any, Any]]:
+    def residual(result: Any) -> tuple[Any, Any]:
+        assert result.shape == np.broadcast_shapes(want.shape, result.shape[:-2] + want.shape[-2:]), result.shape
+        return result - want, scale
+
+    return residual
+
+
+def _solves(a: Any, b: Any, left: bool) -> Callable[[Any], tuple[Any, Any]]:
+    def residual(x: Any) -> tuple[Any, Any]:
+        assert x.shape[-2:] == b.shape[-2:]
+        value, scale = (a @ x, abs(a) @ abs(x)) if left else (x @ a, abs(x) @ abs(a))
+        return value - b, scale
+
+    return residual
+
+
+def _factors(a: Any, upper: bool) -> Callable[[Any], tuple[Any, Any]]:
+    def residual(factor: Any) -> tuple[Any, Any]:
+        assert not half(factor, upper, unit=True).any(), "zeros in the other triangle"
+        lower = mT(factor) if upper else factor
+        return lower @ mT(lower) - a, abs(lower) @ abs(mT(lower))
+
+    return residual
+
+
+def _inverts(a: Any) -> Callable[[Any], tuple[Any, Any]]:
+    def residual(inverse: Any) -> tuple[Any, Any]:
+        assert (inverse == mT(inverse)).all()
+        return inverse @ a - np.eye(a.shape[-1]), abs(inverse) @ abs(a)
+
+    return residual
+
+
+# Calls without a result, of what makes an array of zeros, and its shape.
+EMPTY: list[tuple[Callable[[Callable[..., Any]], Any], tuple[int, ...]]] = [
+    (lambda zeros: linalg.syrk(zeros((0, 4), "f4")), (0, 0)),
+    (lambda zeros: linalg.syr2k(*(zeros((2, 0, 3, 4), "f4"),) * 2), (2, 0, 3, 3)),
+    (lambda zeros: linalg.gram(zeros((4, 0), "f4"), trans=True), (0, 0)),
+    (lambda zeros: linalg.symm(zeros((4, 4), "f4"), zeros((4, 0), "f4")), (4, 0)),
+    (lambda zeros: linalg.trmm(zeros((0, 0), "f4"), zeros((2, 0, 3), "f4")), (2, 0, 3)),
+    (lambda zeros: linalg.trsm(zeros((0, 3, 3), "f4"), zeros((3, 2), "f4")), (0, 3, 2)),
+    (lambda zeros: linalg.trsm(zeros((3, 3), "f4"), zeros((0, 3), "f4"), left=False), (0, 3)),
+    (lambda zeros: linalg.solve_triangular(zeros((3, 3), "f4"), zeros((3, 0), "f4"), upper=True), (3, 0)),
+    (lambda zeros: linalg.cholesky(zeros((2, 0, 0), "f4")), (2, 0, 0)),
+    (lambda zeros: linalg.cholesky(zeros((0, 3, 3), "f4"), upper=True), (0, 3, 3)),
+    (lambda zeros: linalg.cholesky_ex(zeros((2, 0, 0), "f4"))[1], (2,)),
+    (lambda zeros: linalg.cholesky_solve(zeros((0, 2), "f4"), zeros((0, 0), "f4")), (0, 2)),
+    (lambda zeros: linalg.cholesky_inverse(zeros((0, 0), "f4")), (0, 0)),
+    (lambda zeros: linalg.solve(zeros((0, 0), "f4"), zeros((0,), "f4")), (0,))]
+
+LAYOUTS: dict[str, Callable[[Any], Any]] = {  # how the same values may lie in memory
+    "rows": lambda x: x,
+    "columns": lambda x: mT(mT(x).copy()),
+    "padded": lambda x: np.concatenate([x, x[..., :3] * NAN, x[..., :2] * NAN], -1)[..., :x.shape[-1]],
+    "strided": lambda x: np.repeat(x, 2, -1)[..., ::2],
+    "backwards": lambda x: x[..., ::-1, :].copy()[..., ::-1, :],
+}
+
+
+def laid_out(cases: Iterator[Case], kinds: Sequence[str] = tuple(LAYOUTS)) -> Iterator[Case]:
+    """The cases with operands in one layout after the other."""
+    layouts = cycle(kinds)
+    for case in cases:
+        yield case._replace(operands=tuple(LAYOUTS[next(layouts)](x) for x in case.operands))
+
+
+# ---- programs without a GPU -------------------------------------------------------------------------------------
+
+
+class Interpreter:
+    """Calls on NumPy arrays as if they lay on a device: ``programs`` are what was bound, in order."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.programs: list[Program] = []
+        library, recorder = stand_in.StandIn(), self
+
+        class Bound:
+            def __init__(self, program: Program, gpu: Any) -> None:
+                self.program, self.workspace_bytes = program, program.bytes
+                recorder.programs.append(program)
+
+            def run(self, workspace: int, buffers: Sequence[int], stream: int) -> None:
+                assert stream == stand_in.STREAM
+                nothing = np.full(4, NAN)  # where an array without elements lies
+                interpret(self.program, [library.memory.flat(address & -16) if address else nothing
+                                         for address in buffers])
+
+        def clear(pointer: int, size: int, stream: int) -> None:
+            if size:
+                library.memory.flat(pointer)[:size // 4] = 0
+
+        patch.setattr(call, "locate", lambda arrays: (library, 0))
+        patch.setattr(call.device, "require", lambda index: stand_in.GPU)
+        patch.setattr(call.memory, "clear", clear)
+        patch.setattr(call, "BoundProgram", Bound)
+        patch.setattr(call, "calls", kept := {})
+        patch.setattr(call, "remember", lambda key, bound: kept.setdefault(key, bound))
+
 
 _SPARE = 1 << 10  # floats behind a workspace, that nothing may touch
 _AROUND = -777.25

@@ -47,7 +47,7 @@ class Memory:
         for start, flat in self._flats:
             if start <= address < start + flat.nbytes:
                 assert (address - start) % 4 == 0, "a float at an address that is no multiple of 4"
-                return flat.reshape(-1).view(np.float32)[(address - start) // 4:]
+                return flat.ravel("K").view(np.float32)[(address - start) // 4:]
         raise AssertionError(f"{address:#x} is no array's")
 
 

@@ -79,7 +79,7 @@ def canonicalise(a: View, b: View, c: View | None = None, out: View | None = Non
     if out is not None:
         if out.shape != shape:
             raise InvalidValue(f"out has shape {out.shape}, the result has {shape}; pass an out of that shape")
-        if out.strides is not None and not _distinct(out.shape, out.strides):
+        if out.strides is not None and not distinct(out.shape, out.strides):
             raise InvalidValue(f"out has strides {out.strides} (elements) for shape {out.shape}: its elements overlap; "
                                "pass an array with an element of its own for each result")
     if not prod(shape):
@@ -163,7 +163,7 @@ def broadcasts(shape: tuple[int, ...], into: tuple[int, ...]) -> bool:
         size in (1, whole) for size, whole in zip(reversed(shape), reversed(into), strict=False))
 
 
-def _distinct(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+def distinct(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether each element has its own place: every stride steps over all that the smaller ones reach.
 
     Sufficient, not necessary; layouts that dimensions interleave are refused too.

@@ -205,7 +205,7 @@ def is_observed() -> bool:
                 or (function_modes() and is_recorded()))
 
 
-def refuse_gradients(tensors: dict[str, Any], what: str) -> None:
+def refuse_gradients(tensors: dict[str, Any], what: str, instead: str = "peakgemm.gemm without out") -> None:
     """Refuse tensors that need a gradient while autograd records, and those that carry a forward-mode tangent.
 
     Raises:
@@ -218,14 +218,14 @@ def refuse_gradients(tensors: dict[str, Any], what: str) -> None:
                     torch.compiler.is_dynamo_compiling()  # which takes every tangent for None
                     # What vmap wraps is refused where it is read.
                     or (not is_batchedtensor(x) and forward.unpack_dual(x).tangent is not None)):
-                raise InvalidValue(f"{name} carries a forward-mode tangent, which {what} would lose; use peakgemm.gemm "
-                                   f"without out, or pass torch.autograd.forward_ad.unpack_dual({name}).primal")
+                raise InvalidValue(f"{name} carries a forward-mode tangent, which {what} would lose; use {instead}, or "
+                                   f"pass torch.autograd.forward_ad.unpack_dual({name}).primal")
     if not torch.is_grad_enabled():
         return
     for name, x in tensors.items():
         if getattr(x, "requires_grad", False):
             raise InvalidValue(f"{name} requires a gradient, which {what} does not record; call it under "
-                               f"torch.no_grad(), pass {name}.detach(), or use peakgemm.gemm without out")
+                               f"torch.no_grad(), pass {name}.detach(), or use {instead}")
 
 
 def touched(out: Any) -> None:

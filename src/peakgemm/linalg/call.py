@@ -8,14 +8,19 @@ from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..arrays import locate
-from ..arrays.base import FLOAT, HOST, DeviceLibrary, View, overlaps, packed, stream_handle
-from ..calls.canonical import broadcasts
+from ..arrays.base import FLOAT, HOST, DeviceLibrary, HostLibrary, View, overlaps, packed, stream_handle
+from ..arrays.interop import LEGACY
+from ..arrays.numpy import host_view
+from ..calls.canonical import broadcasts, distinct
 from ..calls.launch import calls, no_room, remember
 from ..calls.request import check_precision
 from ..errors import InvalidType, InvalidValue
 from ..runtime import device, memory
 from ..runtime.device import Gpu
+from .host import STAGED, received, sent
 from .program import BoundProgram, Matrix, Program, external
 
 Record = Callable[[Program, dict[str, Matrix]], None]
@@ -76,11 +81,48 @@ def run(operation: Operation) -> Any:
         if o.stream is not None:
             raise InvalidValue(f"stream is for arrays on the GPU; {o.name} of arrays in the host's memory is done when "
                                "the call returns: leave stream out")
-        from .host import run_on_host
+        result = _on_host(library, o)
+    else:
+        with library.scope(index, None if o.stream is None else stream_handle(o.stream)) as stream:
+            result = enqueue(library, index, o, stream)
+    if library.name == "torch":
+        from ..calls import eager
 
-        return run_on_host(library, o)
-    with library.scope(index, None if o.stream is None else stream_handle(o.stream)) as stream:
-        return enqueue(library, index, o, stream)
+        if o.out is not None:
+            eager.touched(o.out)
+        if o.stream is not None:
+            for new in result if o.info else (result,):
+                eager.keep_for_stream(arrays if new is o.out else o.operands, new, stream_handle(o.stream))
+    return result
+
+
+def _on_host(library: HostLibrary, operation: Operation) -> Any:
+    """`run` for arrays in the host's memory: copied to the current GPU and back, or left to NumPy without one."""
+    o, gpu = operation, device.find()
+    arrays = {name: library.host(x, name) for name, x in o.operands.items()}
+    like = next(iter(o.operands.values()))
+    target = None if o.out is None else library.host(o.out, "out")
+    if target is not None:
+        _check_out(o, {name: host_view(x) for name, x in arrays.items()}, host_view(target))
+    if 0 in o.shape:
+        results = [np.zeros(o.shape, np.float32), np.zeros(o.shape[:-2], np.int32)]
+    elif gpu is None:
+        assert o.on_cpu is not None
+        with np.errstate(all="ignore"):  # infinities and NaN are results
+            done = o.on_cpu(**arrays, out=target)
+        results = list(done) if o.info else [done]
+    else:
+        with device.activated(gpu.index):
+            staged = o._replace(operands={name: sent(x) for name, x in arrays.items()},
+                                out=None if target is None else sent(target))
+            done = enqueue(STAGED, gpu.index, staged, LEGACY)
+            results = [received(x) for x in (done if o.info else (done,))]
+    with np.errstate(over="ignore"):
+        results[0] = np.ascontiguousarray(results[0], np.float32)
+    if target is not None:
+        target[...] = results[0]
+    result = library.wrap(results[0], like) if o.out is None else o.out
+    return (result, library.wrap(results[1], like)) if o.info else result
 
 
 def enqueue(library: DeviceLibrary, index: int, operation: Operation, stream: int) -> Any:
@@ -104,7 +146,10 @@ def enqueue(library: DeviceLibrary, index: int, operation: Operation, stream: in
         flat = _flattened(_elements(view, o.parts), batch)
         aside = flat is None  # computed in new memory, then assigned
     if target is None or aside:
-        target = library.empty(o.shape, like, stream, "float32" if o.parts == 1 else "complex64")
+        if aside and o.parts == 1:  # what no step writes stays
+            target = library.copy(o.out, o.shape)
+        else:
+            target = library.empty(o.shape, like, stream, "float32" if o.parts == 1 else "complex64")
         flat = _flattened(View(library.view(target, "out", stream).pointer, o.shape, packed(o.shape)), batch)
     assert flat is not None
     views["out"] = flat
@@ -159,6 +204,8 @@ def _elements(view: View, parts: int) -> View:
 
 def _flattened(view: View, batch: tuple[int, ...]) -> View | None:
     """The view as ``(count, rows, columns)``, broadcast to ``batch``; None: no kernel takes its strides."""
+    if 0 in (*view.shape, *batch):  # nothing lies anywhere
+        return View(view.pointer, shape := (prod(batch), *view.shape[-2:]), packed(shape))
     if view.strides is None or view.pointer % FLOAT or any(step < 0 for step in view.strides):
         return None
     rows, columns = view.shape[-2:]
@@ -180,6 +227,14 @@ def _flattened(view: View, batch: tuple[int, ...]) -> View | None:
 
 
 def _check_out(o: Operation, views: dict[str, View], out: View) -> None:
+    """Refuse an ``out`` whose elements lie on each other or on an operand's that it may not be.
+
+    Raises:
+        InvalidValue: it does.
+    """
+    if out.strides is not None and not distinct(out.shape, out.strides):
+        raise InvalidValue(f"out has strides {out.strides} (elements) for shape {out.shape}: its elements overlap; "
+                           "pass an array with an element of its own for each result")
     for name, view in views.items():
         same = (view.pointer, view.shape, view.strides) == (out.pointer, out.shape, out.strides)
         if overlaps(view, out) and not (name == o.over and same):
@@ -193,7 +248,7 @@ def _refuse_gradients(name: str, arrays: dict[str, Any]) -> None:
     if any(getattr(x, "requires_grad", False) for x in arrays.values()):
         from ..calls.eager import refuse_gradients
 
-        refuse_gradients(arrays, f"peakgemm.linalg.{name}")
+        refuse_gradients(arrays, f"peakgemm.linalg.{name}", "torch.linalg")
 
 
 def batch_of(name: str, **operands: Any) -> tuple[int, ...]:

@@ -12,8 +12,8 @@ from .blocked import LEAF, copy_triangle, factor, invert_blocks
 from .blocked import solve as solve_blocks
 from .call import Operation, run, shape_of
 from .program import Matrix, Program
-from .symmetric import as_bool, one_sided, transposed, triangle_of
-from .triangular import width_for
+from .symmetric import as_bool, mirrored, one_sided, transposed, triangle_of
+from .triangular import substituted, width_for
 
 
 class NotPositiveDefinite(PeakgemmError, np.linalg.LinAlgError):
@@ -60,25 +60,32 @@ def cholesky_ex(a: Any, *, upper: bool = False, out: Any = None, precision: str 
             copy_triangle(program, out, out)
 
     def on_cpu(a: Any, out: Any) -> Any:
-        return _factor_on_cpu(transposed(a) if upper else a, upper)
+        full = mirrored(a, not upper).reshape(-1, *shape[-2:])
+        factors, info = zip(*map(_factor_on_cpu, full), strict=True)
+        result = np.stack(factors).reshape(shape)
+        return (transposed(result) if upper else result), np.array(info, np.int32).reshape(shape[:-2])
 
     result: tuple[Any, Any] = run(Operation("cholesky", {"a": a}, shape, record, on_cpu, (upper,), "a", info=True,
                                             out=out, precision=precision, stream=stream))
     return result
 
 
-def _factor_on_cpu(a: Any, upper: bool) -> tuple[Any, Any]:
-    lower = np.tril(a)
-    full = (lower + np.tril(lower, -1).swapaxes(-1, -2)).reshape(-1, *a.shape[-2:])
-    factors, info = np.zeros_like(full), np.zeros(len(full), np.int32)
-    for i, matrix in enumerate(full):
+def _factor_on_cpu(matrix: Any) -> tuple[Any, int]:
+    """The factor and LAPACK's info, by NumPy, which does not tell it: by bisection over the leading minors."""
+    good, bad = 0, len(matrix) + 1
+    factor = np.zeros_like(matrix)
+    while bad - good > 1:
+        order = len(matrix) if bad > len(matrix) else (good + bad) // 2
         try:
-            factors[i] = np.linalg.cholesky(matrix)
+            factor[:order, :order] = np.linalg.cholesky(matrix[:order, :order])
+            failed = bool(np.isnan(np.diagonal(factor)).any())  # not every LAPACK looks for them
         except np.linalg.LinAlgError:
-            sizes = range(1, len(matrix) + 1)
-            info[i] = next((n for n in sizes if not np.linalg.eigvalsh(np.float64(matrix[:n, :n]))[0] > 0), len(matrix))
-    factors = factors.reshape(a.shape)
-    return (factors.swapaxes(-1, -2) if upper else factors), info.reshape(a.shape[:-2])
+            failed = True
+        if failed:
+            bad, factor[...] = order, 0
+        else:
+            good = order
+    return factor, bad % (len(matrix) + 1)
 
 
 def check_info(info: Any) -> None:
@@ -111,18 +118,18 @@ def cholesky_solve(b: Any, factor: Any, *, upper: bool = False, out: Any = None,
         As `trsm`.
     """
     upper = as_bool(upper, "upper")
-    arrays = {"a": factor, "b": b}
+    arrays = {"factor": factor, "b": b}
     shape = one_sided("cholesky_solve", arrays, left=True)
 
     def record(program: Program, m: dict[str, Matrix]) -> None:
-        lower = m["a"].mT if upper else m["a"]
+        lower = m["factor"].mT if upper else m["factor"]
         inverses = invert_blocks(program, lower, width_for(m["b"].columns))
         solve_blocks(program, lower, inverses, m["b"], m["out"])
         solve_blocks(program, lower, inverses, m["out"], m["out"], transposed=True)
 
-    def on_cpu(a: Any, b: Any, out: Any) -> Any:
-        lower = np.float64(triangle_of(a, not upper, upper, False))
-        return np.linalg.solve(lower.swapaxes(-1, -2), np.linalg.solve(lower, b))
+    def on_cpu(factor: Any, b: Any, out: Any) -> Any:
+        lower = triangle_of(factor, not upper, upper, False)
+        return substituted(transposed(lower), substituted(lower, b, True), False)
 
     return run(Operation("cholesky_solve", arrays, shape, record, on_cpu, (upper,), "b", out=out, precision=precision,
                          stream=stream))
@@ -145,9 +152,9 @@ def cholesky_inverse(factor: Any, *, upper: bool = False, out: Any = None, preci
         copy_triangle(program, m["out"], m["out"], mirror=True)
 
     def on_cpu(factor: Any, out: Any) -> Any:
-        lower = np.float64(triangle_of(factor, not upper, upper, False))
-        inverse = np.linalg.inv(lower)
-        return inverse.swapaxes(-1, -2) @ inverse
+        lower = triangle_of(factor, not upper, upper, False)
+        inverse = substituted(lower, np.eye(shape[-1], dtype=np.float32), True)
+        return transposed(inverse) @ inverse
 
     return run(Operation("cholesky_inverse", {"factor": factor}, shape, record, on_cpu, (upper,), "", out=out,
                          precision=precision, stream=stream))
@@ -173,7 +180,7 @@ def solve(a: Any, b: Any, *, assume_a: str = "pos", upper: bool = False, out: An
                            "assume_a='pos', or use your library's solver")
     factor = cholesky(a, upper=upper, precision=precision, stream=stream)
     if getattr(b, "ndim", 2) == 1:
-        column = cholesky_solve(b[:, None], factor, upper=upper, out=None if out is None else out[:, None],
+        column = cholesky_solve(b[:, None], factor, upper=upper, out=None if out is None else out[..., None],
                                 precision=precision, stream=stream)
-        return column[:, 0] if out is None else out
+        return column[..., 0] if out is None else out
     return cholesky_solve(b, factor, upper=upper, out=out, precision=precision, stream=stream)

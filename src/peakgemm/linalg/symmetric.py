@@ -96,10 +96,9 @@ def _rank_k(name: str, operands: dict[str, Any], c: Any, alpha: float, beta: flo
     def on_cpu(a: Any, out: Any, b: Any = None, c: Any = None) -> Any:
         left, right = (transposed(x) if trans else x for x in (a, a if b is None else b))
         value = left @ transposed(right)
-        value = np.float32(alpha) * (value if b is None else value + transposed(value))
+        value = scaled(alpha, value if b is None else value + transposed(value))
         value = value if c is None else value + np.float32(beta) * c
-        value = _one_triangle(value, lower)
-        return value if out is None else value + (out - _one_triangle(out, lower))
+        return np.where(_one_triangle(np.ones((size, size), bool), lower), value, np.float32(0) if out is None else out)
 
     return run(Operation(name, arrays, shape, record, on_cpu, (alpha, beta, trans, lower, fresh), "c", out=out,
                          precision=precision, stream=stream))
@@ -130,9 +129,8 @@ def symm(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float | Non
         program.product(m["out"], first, second, m.get("c"), alpha=alpha, beta=beta)
 
     def on_cpu(a: Any, b: Any, out: Any, c: Any = None) -> Any:
-        full = _one_triangle(a, lower)
-        full = full + transposed(full) - full * np.eye(full.shape[-1], dtype=np.float32)
-        value = np.float32(alpha) * (full @ b if left else b @ full)
+        full = mirrored(a, lower)
+        value = scaled(alpha, full @ b if left else b @ full)
         return value if c is None else value + np.float32(beta) * c
 
     return run(Operation("symm", arrays, shape, record, on_cpu, (alpha, beta, left, lower), "c", out=out,
@@ -173,24 +171,25 @@ def trmm(a: Any, b: Any, *, alpha: float = 1.0, left: bool = True, lower: bool =
 
     def on_cpu(a: Any, b: Any, out: Any) -> Any:
         full = triangle_of(a, lower, trans, unit)
-        return np.float32(alpha) * (full @ b if left else b @ full)
+        return scaled(alpha, full @ b if left else b @ full)
 
     return run(Operation("trmm", arrays, shape, record, on_cpu, (alpha, left, lower, trans, unit), out=out,
                          precision=precision, stream=stream))
 
 
 def one_sided(name: str, arrays: dict[str, Any], left: bool) -> tuple[int, ...]:
-    """The shape of a product with, or a solution by, a square ``a`` from one side of ``b``.
+    """The shape of a product with, or a solution by, the first of ``arrays``, a square, from one side of ``b``.
 
     Raises:
         InvalidValue: shapes that do not match.
     """
-    size = shape_of(name, "a", arrays["a"], square=True)[-1]
+    which = next(iter(arrays))
+    size = shape_of(name, which, arrays[which], square=True)[-1]
     rows, columns = shape_of(name, "b", arrays["b"])[-2:]
     if (rows if left else columns) != size:
         side = "rows" if left else "columns"
         raise InvalidValue(f"{name}: b has shape {tuple(arrays['b'].shape)}, and its {side} must be the {size} "
-                           "rows of a")
+                           f"rows of {which}")
     if "c" in arrays and shape_of(name, "c", arrays["c"])[-2:] != (rows, columns):
         raise InvalidValue(f"{name}: c has shape {tuple(arrays['c'].shape)}, the result has ({rows}, {columns}); pass "
                            "a c of that shape")
@@ -215,6 +214,16 @@ def triangle_of(a: Any, lower: bool, trans: bool, unit: bool) -> Any:
     return transposed(full) if trans else full
 
 
+def mirrored(a: Any, lower: bool) -> Any:
+    """The symmetric matrix for NumPy, of which one triangle is read."""
+    return _one_triangle(a, lower) + transposed(np.tril(a, -1) if lower else np.triu(a, 1))
+
+
+def scaled(alpha: float, x: Any) -> Any:
+    """``alpha x`` for NumPy; zeros where alpha is 0, whatever ``x`` holds, as in BLAS."""
+    return np.float32(alpha) * x if alpha else np.zeros_like(x)
+
+
 def transposed(x: Any) -> Any:
     """NumPy's matrices transposed."""
     return np.swapaxes(x, -1, -2)
@@ -230,7 +239,7 @@ def as_bool(value: Any, name: str) -> bool:
     Raises:
         InvalidValue: anything else.
     """
-    if isinstance(value, str):
+    if isinstance(value, str) or value not in (0, 1):
         raise InvalidValue(f"{name} = {value!r} is no bool; pass {name}=True or {name}=False")
     return flag(value, name)
 

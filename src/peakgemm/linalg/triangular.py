@@ -10,7 +10,7 @@ from ..calls.request import flag, scales
 from .blocked import invert_blocks, solve
 from .call import Operation, run
 from .program import Matrix, Program
-from .symmetric import as_bool, lower_left, one_sided, triangle_of
+from .symmetric import as_bool, lower_left, one_sided, scaled, transposed, triangle_of
 
 _NARROW, _WIDE, _MANY = 256, 1024, 2048  # rows of a diagonal block that is inverted; by this many columns the wider
 
@@ -46,15 +46,15 @@ def trsm(a: Any, b: Any, *, alpha: float = 1.0, left: bool = True, lower: bool =
     shape = one_sided("trsm", arrays, left)
 
     def record(program: Program, m: dict[str, Matrix]) -> None:
-        triangle, right, out, transposed = lower_left(m["a"], m["b"], m["out"], lower, left, trans)
+        triangle, right, out, turned = lower_left(m["a"], m["b"], m["out"], lower, left, trans)
         inverses = invert_blocks(program, triangle, width_for(right.columns), unit, stable)
-        solve(program, triangle, inverses, right, out, alpha=alpha, transposed=transposed)
+        solve(program, triangle, inverses, right, out, alpha=alpha, transposed=turned)
 
     def on_cpu(a: Any, b: Any, out: Any) -> Any:
-        full, right = np.float64(triangle_of(a, lower, trans, unit)), np.float32(alpha) * b
+        full, right = triangle_of(a, lower, trans, unit), scaled(alpha, b)
         if left:
-            return np.linalg.solve(full, right)
-        return np.linalg.solve(np.swapaxes(full, -1, -2), right.swapaxes(-1, -2)).swapaxes(-1, -2)
+            return substituted(full, right, lower ^ trans)
+        return transposed(substituted(transposed(full), transposed(right), lower == trans))
 
     return run(Operation("trsm", arrays, shape, record, on_cpu, (alpha, left, lower, trans, unit, stable), "b", out=out,
                          precision=precision, stream=stream))
@@ -65,6 +65,19 @@ def solve_triangular(a: Any, b: Any, *, upper: bool, left: bool = True, unitrian
     """``x`` with ``a x = b``, by the names of ``torch.linalg.solve_triangular``; see `trsm`."""
     return trsm(a, b, left=left, lower=not as_bool(upper, "upper"), unit=unitriangular, out=out, precision=precision,
                 stream=stream)
+
+
+def substituted(triangle: Any, right: Any, lower: bool) -> Any:
+    """``x`` with ``triangle x = right`` for NumPy, in FP64: by halves, the last ones of an upper triangle first."""
+    size = triangle.shape[-1]
+    if size == 1:
+        return np.float64(right) / triangle
+    half = size // 2
+    first, rest = (slice(half), slice(half, None)) if lower else (slice(half, None), slice(half))
+    solved = substituted(triangle[..., first, first], right[..., first, :], lower)
+    left = right[..., rest, :] - np.float64(triangle[..., rest, first]) @ solved
+    halves = [solved, substituted(triangle[..., rest, rest], left, lower)]
+    return np.concatenate(halves if lower else halves[::-1], -2)
 
 
 def width_for(columns: int) -> int:

@@ -105,9 +105,8 @@ def recipes(arch: str) -> list[Recipe]:
 def _launch(name: str, arch: str, blocks: int, layout: str, *values: Strides | float,
             eliminates: bool = False) -> Launch:
     """The launch of ``NAME.cu``, whose struct has ``values``: strides first."""
-    room = architecture(arch).shared_per_block
-    _require(not eliminates or room >= _SHARED, f"linalg_{name}: {_SHARED:,} bytes of shared memory a block asked, {arch} "
-                                                f"has {room:,}; use a GPU of another architecture than sm_75")
+    _require(not eliminates or architecture(arch).has_cp_async, f"linalg_{name}: {arch} has no cp.async, nor {_SHARED:,} "
+             "bytes of shared memory a block on each GPU; use one of sm_80 or later")
     _require(1 <= blocks <= MAX_BLOCKS, f"linalg_{name}: {blocks} thread blocks; give a batch and sizes that need "
                                         f"1 to {MAX_BLOCKS}")
     flat = [part for value in values for part in (astuple(value) if isinstance(value, Strides) else (value,))]

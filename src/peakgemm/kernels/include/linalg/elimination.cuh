@@ -9,11 +9,11 @@
 // that are solved from those behind, and hand over the next panel of eight columns. They are a step late: what the last
 // step takes from a panel its own rows subtract.
 // The bottleneck is the chain of pivots, some 70 cycles each, and what is between two panels: two barriers and the
-// latencies of shared memory. Next to it are 0.7 million FMAs, 5,500 cycles of an SM. Code is short on purpose: of what
-// is unrolled 3 KB take a microsecond to be fetched. Addresses in global memory are stepped: 64-bit products took as
-// long as the rest.
+// latencies of shared memory. Next to it are 0.7 million FMAs, 5,500 cycles of an SM. Code is short on purpose, though it
+// were faster unrolled: 3 KB take a microsecond to be fetched, and both roles' loops fit a scheduler's instruction cache.
 
 #include "include/linalg/strides.cuh"
+#include "include/ptx/cp_async.cuh"
 
 constexpr int ROWS = 128, STEP = 8, SIDE = ROWS / STEP;
 constexpr int UPDATING = SIDE * SIDE, SOLVING = ROWS + 32, THREADS = UPDATING + SOLVING;
@@ -55,35 +55,48 @@ __device__ __forceinline__ void load_quad(float* to, const float* from) {
   *reinterpret_cast<float4*>(to) = *reinterpret_cast<const float4*>(from);
 }
 
-// Elements of a matrix, that `threads` threads of number `thread` move: lane by lane along what is contiguous, a line and
-// then the next. body(row, column, address)
+// The elements of a matrix that one of COUNT threads moves, lanes along what is contiguous: body(row, column, address).
 template <int COUNT, typename Pointer, typename Body>
-__device__ __forceinline__ void each_element(Pointer first, const Strides& s, int n, int thread, Body body) {
+__device__ __forceinline__ void each_element(Pointer first, const Strides& s, int thread, Body body) {
   const bool along = s.along_rows();
-  const int inside = thread % ROWS, line = thread / ROWS, apart = COUNT / ROWS;
+  const int inside = thread % ROWS;
   const long long step = along ? s.column : s.row;
-  Pointer at = first + inside * (along ? s.row : s.column) + line * step;
-#pragma unroll 8
-  for (int i = line; i < n; i += apart, at += apart * step)
-    if (inside < n) body(along ? inside : i, along ? i : inside, at);
+  Pointer at = first + inside * (along ? s.row : s.column) + thread / ROWS * step;
+#pragma unroll 2
+  for (int line = thread / ROWS; line < ROWS; line += COUNT / ROWS, at += COUNT / ROWS * step)
+    body(along ? inside : line, along ? line : inside, at);
 }
 
-// Update warps.
+// ROWS threads: the factor, or the inverse, which lies as its rows do, with zeros above the diagonal. Not inlined, as
+// code that is run once takes as long to be fetched as to run.
+__device__ __noinline__ void store(float* to, const Strides& s, const Shared& shared, int n, bool factor, int thread) {
+  each_element<ROWS>(to, s, thread, [&](int r, int c, float* at) {
+    const float* const corner = &shared.corner[r][c % STEP];
+    const float* const below = r / STEP == c / STEP ? corner : &shared.square[c][r];
+    if (r < n && c < n) *at = r >= c ? *(factor ? below : &shared.square[r][c]) : 0.f;
+  });
+}
+
+// Update warps: a warp has 64 x 32 elements, a thread quads of four of its rows and of two of its columns (mma/warp_tile.cuh
+// says why). What lies above the diagonal in rows that are L's yet is not looked at.
 template <bool FACTOR>
-__device__ __forceinline__ void update(const Elimination& e, Shared& shared, int steps) {
-  // A warp has 4 x 8 blocks, so that whole warps have nothing left to do early.
-  const int down = threadIdx.x / 64 * 4 + threadIdx.x % 32 / 8, right = threadIdx.x / 32 % 2 * 8 + threadIdx.x % 8;
+__device__ __forceinline__ void update(Shared& shared, int steps) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, lane_n = lane % 2 + lane / 16 * 2;
+  const int strip = warp % 4, m = warp / 4 * 64 + lane / 2 % 8 * 4, n = strip * 32 + lane_n * 4;
   float s[STEP][STEP];
 #pragma unroll
   for (int i = 0; i < STEP; ++i)
 #pragma unroll
-    for (int j = 0; j < STEP; j += 4) load_quad(&s[i][j], &shared.square[down * STEP + i][right * STEP + j]);
+    for (int j = 0; j < STEP; j += 4) load_quad(&s[i][j], &shared.square[m + i % 4 + i / 4 * 32][n + j * 4]);
   auto give = [&](int step) {
-    if (right == step)
+    if (strip == step / 4 && lane_n / 2 == step % 2)
 #pragma unroll
-      for (int i = 0; i < STEP; ++i)
-#pragma unroll
-        for (int j = 0; j < STEP; j += 4) load_quad(shared.panel[step % 2].row(down * STEP + i) + j, &s[i][j]);
+      for (int i = 0; i < STEP; ++i) {
+        const bool left = step % 4 < 2;
+        const float four[4] = {left ? s[i][0] : s[i][4], left ? s[i][1] : s[i][5], left ? s[i][2] : s[i][6],
+                               left ? s[i][3] : s[i][7]};
+        load_quad(shared.panel[step % 2].row(m + i % 4 + i / 4 * 32) + lane_n % 2 * 4, four);
+      }
     arrive(PANEL + step % 2, THREADS);
   };
   give(0);
@@ -91,21 +104,29 @@ __device__ __forceinline__ void update(const Elimination& e, Shared& shared, int
 #pragma unroll 1
   for (int step = 0; step + 2 < steps; ++step) {
     meet(SOLVED + step % 2, THREADS);
-    if (right >= step + 2 && ((FACTOR && down >= right) || down <= step))
-#pragma unroll 4
+    if (strip * 4 + 3 >= step + 2) {
+#pragma unroll
+      for (int i = 0; i < STEP; ++i)  // rows of L become rows of X
+        if (FACTOR && (m + i / 4 * 32) / STEP == step)
+#pragma unroll
+          for (int j = 0; j < STEP; ++j) s[i][j] = 0.f;
+#pragma unroll 2
       for (int k = 0; k < STEP; ++k) {
         const float* const column = shared.square[step * STEP + k];
         float a[STEP], b[STEP];
 #pragma unroll
         for (int i = 0; i < STEP; i += 4) {
-          load_quad(a + i, column + down * STEP + i);
-          load_quad(b + i, column + right * STEP + i);
+          load_quad(a + i, column + m + i * 8);
+          load_quad(b + i, column + n + i * 4);
         }
 #pragma unroll
-        for (int i = 0; i < STEP; ++i)
+        for (int i = 0; i < STEP; ++i) {
+          if (!FACTOR && (m + i / 4 * 32) / STEP > step) a[i] = 0.f;  // rows of L stay as they are
 #pragma unroll
           for (int j = 0; j < STEP; ++j) s[i][j] = fmaf(-a[i], b[j], s[i][j]);
+        }
       }
+    }
     give(step + 2);
   }
 }
@@ -124,6 +145,9 @@ __device__ __forceinline__ int solve(Shared& shared, int thread, int steps) {
     float own[STEP], d[STEP][STEP];
 #pragma unroll
     for (int j = 0; j < STEP; j += 4) load_quad(own + j, shared.panel[step % 2].row(is_row ? thread : 0) + j);
+    if (FACTOR && inside < 0 && inside >= -STEP)  // the first columns of a row of X
+#pragma unroll
+      for (int j = 0; j < STEP; ++j) own[j] = 0.f;
     if (step > 0 && (FACTOR || inside < 0))
 #pragma unroll
       for (int k = 0; k < STEP; ++k) {
@@ -142,16 +166,21 @@ __device__ __forceinline__ int solve(Shared& shared, int thread, int steps) {
     for (int i = 0; i < STEP; ++i)
 #pragma unroll
       for (int j = 0; j <= i; j += 4) load_quad(&d[i][j], &shared.diagonal[i][j]);
+    float corner[STEP];
 #pragma unroll
-    for (int j = 0; j < STEP; ++j)
-      v[j] = identity ? inside == j : is_row ? own[j] : shared.diagonal[thread % STEP][j];
+    for (int j = 0; j < STEP; j += 4) load_quad(corner + j, &shared.diagonal[thread % STEP][j]);
+#pragma unroll
+    for (int j = 0; j < STEP; ++j) {
+      v[j] = is_row ? own[j] : corner[j];
+      if (identity) v[j] = inside == j;
+    }
     const bool given = !FACTOR && inside >= STEP;
 #pragma unroll
     for (int j = 0; j < STEP; ++j) {
       float reciprocal;
       if (FACTOR) {
         const float pivot = d[j][j];
-        if (!(pivot > 0.f) && failed == 0) failed = first + j + 1;
+        failed = failed == 0 && !(pivot > 0.f) ? first + j + 1 : failed;
         reciprocal = rsqrtf(pivot);
         reciprocal = fmaf(0.5f * reciprocal, fmaf(-pivot * reciprocal, reciprocal, 1.f), reciprocal);
       } else {
@@ -187,26 +216,22 @@ __device__ __forceinline__ int eliminate(const Elimination& e, Shared& shared) {
   const int thread = threadIdx.x, steps = (e.n + STEP - 1) / STEP;
   // Above the diagonal are zeros of X, rows behind the last are those of an identity.
   if (thread < UPDATING) {
-    each_element<UPDATING>(e.from, e.from_strides, ROWS, thread, [&](int r, int c, const float* at) {
-      const bool one = r == c && (e.unit || r >= e.n);
-      shared.square[r][c] = r < e.n && c <= r && !one ? *at : one;
+    each_element<UPDATING>(e.from, e.from_strides, thread, [&](int r, int c, const float* at) {
+      copy4_or_zero(shared_address(&shared.square[r][c]), at, r < e.n && c <= r);
     });
+    copies_wait_all();
   }
   __syncthreads();
+  if (thread < ROWS && (e.unit || thread >= e.n)) shared.square[thread][thread] = 1.f;
+  __syncthreads();
   int failed = 0;
-  if (thread < UPDATING) update<FACTOR>(e, shared, steps);
+  if (thread < UPDATING) update<FACTOR>(shared, steps);
   else failed = solve<FACTOR>(shared, thread - UPDATING, steps);
   __syncthreads();
-  if (thread < UPDATING && FACTOR)
-    each_element<UPDATING>(e.factor, e.factor_strides, e.n, thread, [&](int r, int c, float* at) {
-      const float x = r / STEP == c / STEP ? shared.corner[r][c % STEP] : shared.square[c][r];
-      *at = r >= c ? x : 0.f;
-    });
-  const int rest = FACTOR ? thread - UPDATING : thread;
-  constexpr int STORING = FACTOR ? ROWS : UPDATING;
-  if (rest >= 0 && rest < STORING)
-    each_element<STORING>(e.inverse, e.inverse_strides, e.n, rest,
-                          [&](int r, int c, float* at) { *at = r >= c ? shared.square[r][c] : 0.f; });
+  const bool factor = FACTOR && thread < ROWS;
+  if (factor || (thread >= ROWS && thread < 2 * ROWS))
+    store(factor ? e.factor : e.inverse, factor ? e.factor_strides : e.inverse_strides, shared, e.n, factor,
+          thread % ROWS);
   return failed;
 }
 

@@ -1,0 +1,102 @@
+"""Programs of linear algebra through the door of `peakgemm.linalg`: products by NumPy, small kernels on the simulator.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import linalg_case
+from linalg_case import LAYOUTS, Case, Interpreter, definite, half, laid_out, mT, normal
+from peakgemm import linalg
+from peakgemm.linalg import positive_definite, triangular
+
+SMALL = [*laid_out(linalg_case.products(33, 20)), *laid_out(linalg_case.triangles(37, 5)),
+         *laid_out(linalg_case.definites(37, 5))]
+BATCHED = [case for cases in (linalg_case.products, linalg_case.triangles, linalg_case.definites)
+           for case in list(laid_out(cases(7, 5, (2, 1), (3,))))[::3]]
+
+
+@pytest.fixture
+def interpreter(monkeypatch: pytest.MonkeyPatch) -> Interpreter:
+    return Interpreter(monkeypatch)
+
+
+@pytest.mark.parametrize("case", SMALL + BATCHED, ids=str)
+def test_calls(interpreter: Interpreter, case: Case) -> None:
+    before = [x.copy() for x in case.operands]
+    case.check(case.run())
+    assert all(np.array_equal(x, y, equal_nan=True) for x, y in zip(before, case.operands, strict=True))
+
+
+@pytest.mark.parametrize("case", [case for cases in (linalg_case.products, linalg_case.triangles, linalg_case.definites)
+                                  for case in list(cases(300, 9))[::5]], ids=str)
+def test_several_blocks(interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
+    """Blocks of 128 rows, and what is left of them."""
+    monkeypatch.setattr(triangular, "width_for", lambda columns: 128)
+    monkeypatch.setattr(positive_definite, "width_for", lambda columns: 256)
+    monkeypatch.setattr("peakgemm.linalg.symmetric._BLOCK", 128)
+    case.check(case.run())
+
+
+@pytest.mark.parametrize(("square", "upper", "in_place"), [(1024, False, True), (128, True, True), (128, False, False)])
+def test_columns_of_the_factor(interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch, square: int, upper: bool,
+                               in_place: bool) -> None:
+    """Recursion over 128, 256 and more columns; info is of those matrices of the batch that have no factor."""
+    monkeypatch.setattr("peakgemm.linalg.blocked._SQUARE", square)
+    n = 300
+    a = definite(3, n, n)
+    a[1, 270, 270] = -1
+    a[2, 3, 3] = np.nan
+    given = a.copy()
+    factor, info = linalg.cholesky_ex(given, upper=upper, out=given if in_place else None)
+    assert info.tolist() == [0, 271, 4] and info.dtype == np.int32 and (factor is given) == in_place
+    lower = np.float64(mT(factor[0]) if upper else factor[0])
+    assert not np.triu(lower, 1).any() and abs(lower @ lower.T - a[0]).max() < 1e-5
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns", "padded", "strided"])
+@pytest.mark.parametrize("lower", [True, False])
+def test_out(interpreter: Interpreter, layout: str, lower: bool) -> None:
+    """Its other triangle stays, and what lies beside it; it may be the operand that a call overwrites."""
+    a, old = normal(2, 40, 9), normal(2, 40, 40, seed=5)
+    gram = np.float64(a) @ mT(a)
+    out = LAYOUTS[layout](old.copy())
+    assert linalg.syrk(a, out=out, lower=lower) is out
+    assert abs(half(out - gram, lower)).max() < 1e-5 and (half(out - old, not lower, unit=True) == 0).all()
+    out = LAYOUTS[layout](old.copy())
+    assert linalg.syrk(a, out, beta=2.0, out=out, lower=lower) is out
+    assert abs(half(out - gram - 2.0 * old, lower)).max() < 1e-5 and (half(out - old, not lower, unit=True) == 0).all()
+    if layout == "padded":
+        assert np.isnan(out.base[..., 40:]).all()
+    for case in list(linalg_case.triangles(40, 9))[2::9]:
+        if case.function == "trsm":
+            right = LAYOUTS[layout](case.operands[1].copy())
+            assert linalg.trsm(case.operands[0], right, out=right, **case.options) is right
+            case.check(right)
+    s = definite(40, 40)
+    out = LAYOUTS[layout](s.copy())
+    assert linalg.cholesky(out, upper=not lower, out=out) is out
+    assert np.array_equal(out, linalg.cholesky(s, upper=not lower))
+
+
+def test_a_warm_call_runs_what_was_recorded(interpreter: Interpreter) -> None:
+    """Programs are kept by all that they depend on: each call has the results of its own flags and layouts."""
+    products = linalg_case.products
+    cases = [*products(9, 5), *laid_out(products(9, 5)), *list(linalg_case.triangles(9, 5))[::5]]
+    for case in cases:
+        case.check(case.run())
+    recorded = len(interpreter.programs)
+    for case in cases:
+        case.check(case.run())
+    assert len(interpreter.programs) == recorded
+
+
+def test_sizes_of_zero(interpreter: Interpreter) -> None:
+    """No kernel runs where there is no result; sums of nothing are zeros."""
+    for call, shape in linalg_case.EMPTY:
+        assert call(np.zeros).shape == shape
+    assert not interpreter.programs
+    assert not linalg.syrk(normal(5, 0)).any() and not linalg.gram(normal(0, 3), trans=True).any()
+    old = normal(5, 5)
+    assert (linalg.syrk(normal(5, 0), old, beta=2.0) == np.tril(2 * old)).all()

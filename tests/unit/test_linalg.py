@@ -1,0 +1,183 @@
+"""The calls of `peakgemm.linalg` on the CPU: results, what they refuse, and what they say of it."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+import linalg_case
+from linalg_case import Case, definite, half, laid_out, normal, triangular
+from peakgemm import linalg
+from peakgemm.errors import InvalidType, InvalidValue, PeakgemmError
+from peakgemm.runtime import device
+
+TABLES = (linalg_case.products, linalg_case.triangles, linalg_case.definites)
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "find", lambda: None)
+
+
+@pytest.mark.parametrize("case", [case for table in TABLES for case in (
+    *laid_out(table(37, 20)), *list(laid_out(table(7, 5, (2, 1), (3,))))[::3], *list(table(1, 1))[::5])], ids=str)
+def test_calls(case: Case) -> None:
+    before = [x.copy() for x in case.operands]
+    case.check(case.run())
+    assert all(np.array_equal(x, y, equal_nan=True) for x, y in zip(before, case.operands, strict=True))
+
+
+def test_many_calls_at_once() -> None:
+    cases = [case for table in TABLES for case in table(20, 5)]
+    with ThreadPoolExecutor(4) as pool:
+        for case, result in zip(cases, pool.map(Case.run, cases), strict=True):
+            case.check(result)
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_out(lower: bool) -> None:
+    """The other triangle stays, and what it holds in the wanted one is not read; some operands may be overwritten."""
+    a, old = normal(30, 9), normal(30, 30)
+    want = half(np.float64(a) @ a.T, lower)
+    out = half(old, not lower, unit=True, others=np.float32(np.nan))
+    assert linalg.syrk(a, lower=lower, out=out) is out
+    assert abs(half(out, lower) - want).max() < 1e-5 and (half(out - old, not lower, unit=True) == 0).all()
+    for case in linalg_case.triangles(30, 9):
+        if case.function == "trsm":
+            right = np.asfortranarray(case.operands[1])
+            assert linalg.trsm(case.operands[0], right, out=right, **case.options) is right
+            case.check(right)
+    s = definite(2, 30, 30)
+    out = s.copy()
+    factor, info = linalg.cholesky_ex(out, upper=not lower, out=out)
+    assert factor is out and np.array_equal(out, linalg.cholesky(s, upper=not lower)) and info.tolist() == [0, 0]
+    b = normal(30, 1)
+    column = b[:, 0].copy()
+    assert linalg.solve(s[0], column, out=column) is column
+    assert np.array_equal(column, linalg.solve(s[0], b)[:, 0]) and linalg.solve(s[0], b[:, 0]).shape == (30,)
+
+
+@pytest.mark.parametrize(("call", "shape"), linalg_case.EMPTY)
+def test_sizes_of_zero(call: Callable[..., Any], shape: tuple[int, ...]) -> None:
+    result = call(np.zeros)
+    assert result.shape == shape
+
+
+def test_sums_of_nothing() -> None:
+    old = normal(5, 5)
+    assert (linalg.syrk(normal(5, 0), old, beta=2.0) == np.tril(2 * old)).all()
+    assert not linalg.gram(normal(0, 3), trans=True).any()
+
+
+def test_scales_of_zero() -> None:
+    """As in BLAS what a zero would multiply is not read."""
+    nothing, b = np.full((4, 4), np.nan, np.float32), normal(4, 4)
+    assert not linalg.syrk(nothing, alpha=0).any() and not linalg.trmm(nothing, b, alpha=0).any()
+    assert not linalg.symm(nothing, b, alpha=0).any()
+    assert np.isfinite(linalg.syrk(b, nothing, beta=0)).all() and np.isfinite(linalg.symm(b, b, nothing, beta=0)).all()
+
+
+@pytest.mark.parametrize(("row", "value", "order"), [
+    (40, -1.0, 41), (3, np.nan, 4), (69, 0.0, 70), (0, 0.0, 1), (0, -np.inf, 1)])
+def test_what_is_not_positive_definite(row: int, value: float, order: int) -> None:
+    """Info is the order of the first leading minor that is not, as LAPACK's; of a batch for each matrix."""
+    batch = definite(2, 2, 70, 70)
+    batch[1, 0, row, row] = value
+    info = linalg.cholesky_ex(batch)[1]
+    assert info.dtype == np.int32 and info.tolist() == [[0, 0], [order, 0]]
+    with pytest.raises(linalg.NotPositiveDefinite,
+                       match=rf"matrix \(1, 0\) of the batch .* order {order} .* add to its diagonal") as caught:
+        linalg.cholesky(batch)
+    with pytest.raises(np.linalg.LinAlgError, match=rf"the matrix .* order {order} "):
+        linalg.solve(batch[1, 0], normal(70))
+    assert isinstance(caught.value, PeakgemmError)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_singular_triangles(lower: bool) -> None:
+    """A zero on the diagonal gives no finite solution and no error, as in BLAS; what is solved before it is right."""
+    a, b = half(triangular(6, 6), lower), normal(6, 2)
+    a[3, 3] = 0
+    x = linalg.trsm(a, b, lower=lower)
+    assert np.isfinite(x[:3] if lower else x[4:]).all() and not np.isfinite(x[3]).any()
+
+
+A, B, S = normal(4, 3), normal(4, 3, seed=1), definite(4, 4)
+REFUSED: dict[str, tuple[Callable[[], Any], type, str]] = {
+    # Shapes.
+    "no matrix": (lambda: linalg.syrk(A[0]), InvalidValue, r"a has shape \(3,\).*add a dimension"),
+    "not square": (lambda: linalg.cholesky(A), InvalidValue, r"a has shape \(4, 3\).*square"),
+    "not square, trsm": (lambda: linalg.trsm(A, B), InvalidValue, r"a has shape \(4, 3\); trsm takes square"),
+    "not square, factor": (lambda: linalg.cholesky_solve(B, A), InvalidValue, r"factor has shape \(4, 3\).*square"),
+    "not square, inverse": (lambda: linalg.cholesky_inverse(A), InvalidValue, r"factor has shape \(4, 3\).*square"),
+    "rows": (lambda: linalg.trsm(S, normal(3, 4)), InvalidValue, r"b has shape \(3, 4\), and its rows must be the 4 "),
+    "columns": (lambda: linalg.trmm(S, B, left=False), InvalidValue, r"b has shape \(4, 3\), and its columns .* 4 "),
+    "rows, symm": (lambda: linalg.symm(S, B.T), InvalidValue, "its rows must be the 4 "),
+    "rows, factor": (lambda: linalg.cholesky_solve(B.T, S), InvalidValue, "its rows must be the 4 rows of factor"),
+    "unlike a": (lambda: linalg.syr2k(A, B.T), InvalidValue, r"a has shape \(4, 3\) and b \(3, 4\); they must be eq"),
+    "c": (lambda: linalg.syrk(A, A), InvalidValue, r"c has shape \(4, 3\), the result has \(4, 4\); pass"),
+    "c, symm": (lambda: linalg.symm(S, B, S), InvalidValue, r"c has shape \(4, 4\), the result has \(4, 3\); pass"),
+    "batches": (lambda: linalg.trsm(definite(2, 4, 4), normal(3, 4, 1)), InvalidValue,
+                r"batch \(3,\) of b does not broadcast with \(2,\); its dimensions must be equal or 1"),
+    # Flags and numbers.
+    "lower": (lambda: linalg.syrk(A, lower="L"), InvalidValue, r"lower = 'L' is no bool; pass lower=True"),
+    "unit": (lambda: linalg.trmm(S, B, unit=2), InvalidValue, "unit = 2 is no bool; pass unit=True"),
+    "left": (lambda: linalg.symm(S, B, left=None), InvalidValue, "left = None is no bool"),
+    "upper": (lambda: linalg.cholesky(S, upper="U"), InvalidValue, "upper = 'U' is no bool"),
+    "upper, solve": (lambda: linalg.solve_triangular(S, B, upper=-1), InvalidValue, "upper = -1 is no bool"),
+    "trans": (lambda: linalg.trsm(S, B, trans="X"), InvalidValue, "trans = 'X' is neither"),
+    "alpha": (lambda: linalg.trsm(S, B, alpha=np.ones(1)), InvalidType, r"alpha is a ndarray; .*float\(alpha\)"),
+    "complex alpha": (lambda: linalg.syrk(A, alpha=1j), InvalidType, "alpha is a complex"),
+    "large alpha": (lambda: linalg.trmm(S, B, alpha=1e300), InvalidValue, "beyond the largest float32"),
+    "beta alone": (lambda: linalg.symm(S, B, beta=1.0), InvalidValue, "beta = 1.0 without c; pass c"),
+    "precision": (lambda: linalg.gram(A, precision="fp8"), InvalidValue, "precision = 'fp8' is unknown; valid ones"),
+    "reproducible": (lambda: linalg.cholesky(S, precision="reproducible"), InvalidValue,
+                     "cholesky does not keep.*precision='ieee'"),
+    "assume_a": (lambda: linalg.solve(S, B, assume_a="sym"), InvalidValue, "assume_a = 'sym'.*pass assume_a='pos'"),
+    "stream": (lambda: linalg.cholesky(S, stream=0), InvalidValue, "leave stream out"),
+    # Arrays.
+    "a list": (lambda: linalg.syrk([[1.0]]), InvalidType, "a is a list; syrk takes torch, CuPy, JAX or NumPy arrays"),
+    "none": (lambda: linalg.trsm(S, None), InvalidType, "b is a NoneType"),
+    "float64": (lambda: linalg.cholesky(np.float64(S)), InvalidType, r"a is float64.*a.astype\('float32'\)"),
+    "complex64": (lambda: linalg.trsm(S, B * 1j), InvalidType, "b is complex64"),
+    "integers": (lambda: linalg.cholesky_solve(np.ones((4, 1), int), S), InvalidType, "b is int64"),
+    "masked": (lambda: linalg.gram(np.ma.masked_array(A)), InvalidType, "masked"),
+    # out
+    "shape of out": (lambda: linalg.syrk(A, out=np.empty((3, 3), "f4")), InvalidValue,
+                     r"out has shape \(3, 3\), the result of syrk has \(4, 4\); pass"),
+    "dtype of out": (lambda: linalg.syrk(A, out=np.empty((4, 4))), InvalidType, "out is float64"),
+    "out for reading": (lambda: linalg.cholesky(S, out=_read_only(S)), InvalidValue, "read-only NumPy array; .*leave"),
+    "out is a": (lambda: linalg.symm(S, S, out=S), InvalidValue, "out overlaps a in memory.*an out of its own, or c"),
+    "out is b": (lambda: linalg.trmm(S, (b := B.copy()), out=b), InvalidValue, "out overlaps b in memory.*of its own$"),
+    "out is a part of b": (lambda: linalg.trsm(S, (b := normal(5, 3))[:4], out=b[1:]), InvalidValue,
+                           "out overlaps b in memory.*or b itself as out"),
+    "out is a's transpose": (lambda: linalg.cholesky(S, out=S.T), InvalidValue, "out overlaps a.*or a itself as out"),
+    "out is a factor": (lambda: linalg.cholesky_inverse(S, out=S), InvalidValue, "out overlaps factor"),
+    "out lies on itself": (lambda: linalg.cholesky(definite(2, 4, 4), out=np.lib.stride_tricks.as_strided(
+        S.copy(), (2, 4, 4), (0, 16, 4))), InvalidValue, "its elements overlap"),
+}
+
+
+def _read_only(x: Any) -> Any:
+    x = x.copy()
+    x.flags.writeable = False
+    return x
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refused(what: str) -> None:
+    """An error of the package that is Python's, too, and names the value, the limit and the remedy; nothing is written.
+    """
+    call, kind, message = REFUSED[what]
+    before = A.copy(), B.copy(), S.copy()
+    with pytest.raises(kind, match=message) as caught:
+        call()
+    assert isinstance(caught.value, (ValueError, TypeError)) and re.search("; |pass|takes|must", str(caught.value))
+    assert all(np.array_equal(x, y) for x, y in zip(before, (A, B, S), strict=True))

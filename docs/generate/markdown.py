@@ -197,6 +197,25 @@ def programs_table(record: Row) -> str:
         ) + "".join(f"\nLeft out: {what}.\n" for what in missing)
 
 
+def linalg_table(record: Row) -> str:
+    """A line for each case, ours in both precisions; of complex products by three real ones a line of its own."""
+    cases: dict[tuple[str, bool], dict[str, Row]] = {}
+    for row in record["rungs"]:
+        if "ms" in row:
+            cases.setdefault((row["name"], row["precision"] == "emulated-3m"), {})[row["precision"]] = row
+    lines = []
+    for (name, by_three), at in cases.items():
+        cells = [name + ", by three" * by_three, next(iter(at.values()))["baseline"]]
+        for precision in ("ieee", "emulated-3m" if by_three else "emulated"):
+            row = at.get(precision)
+            cells += ["", "", ""] if row is None else [f"{row['ms']:.3g}", f"{row['baseline_ms']:.3g}",
+                                                       f"{row['ratio']:.2f}"]
+        share = at.get("emulated", {}).get("share_of_product")
+        lines.append([*cells, "" if share is None else f"{share:.2f}"])
+    return grid(("case", "beside", "ieee, ms", "it, ms", "ratio", "emulated, ms", "it, ms", "ratio", "of our product"),
+                lines, left=(0, 1))
+
+
 def newcomer_table(record: Row) -> str:
     """Minutes from a clone to each of a newcomer's steps."""
     rows = record["found"]

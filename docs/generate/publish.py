@@ -36,7 +36,8 @@ ON_THE_SITE = {("docs/sweep.md", "sweep"), ("docs/tutorials.md", "configs"), ("d
                ("docs/register-file.md", "registers"), ("docs/register-file.md", "loads"),
                ("docs/simulator.md", "counters"), ("docs/distributed.md", "scale"), ("docs/distributed.md", "four"),
                ("docs/contributing/compilers.md", "compilers"), ("docs/contributing/compilers.md", "speed"),
-               ("docs/reproducible.md", "reproducible")}
+               ("docs/reproducible.md", "reproducible"), ("docs/linalg.md", "linalg"), ("docs/programs.md", "programs"),
+               ("docs/large.md", "one"), ("docs/large.md", "two"), ("docs/first-steps.md", "newcomer")}
 STUB = "*The site has this table (`make docs`), from [the records](../results).*\n"
 PRECISIONS = (("bench-ieee", "ieee"), ("bench-emulated", "emulated"))
 
@@ -180,6 +181,7 @@ class Checkout:
                 ("docs/distributed.md", "four", "../h200-x4/scale.json", markdown.scaling_table),
                 ("docs/large.md", "two", "../h200-x2/scale.json", markdown.host_table),
                 ("docs/large.md", "one", "../h200/host.json", markdown.host_arrays_table),
+                ("docs/linalg.md", "linalg", "linalg.json", markdown.linalg_table),
                 ("docs/sass-tuning.md", "tuned", "ladder.json", markdown.tuned_table),
                 ("docs/sass-tuning.md", "loops", "ladder.json", markdown.loops_table)):
             for record in self.load_any(path):

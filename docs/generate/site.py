@@ -57,7 +57,7 @@ ABOUT = {"README.md": "about/readme.md", "CONTRIBUTING.md": "about/contributing.
          "CHANGELOG.md": "about/changelog.md"}
 # The parts of the site and their pages, in order; what is in none comes last.
 PARTS = {
-    "Use": ("about/readme", "first-steps", "arrays", "torch", "jax", "large", "distributed", "precisions",
+    "Use": ("about/readme", "first-steps", "arrays", "torch", "jax", "linalg", "large", "distributed", "precisions",
             "reproducible", "accuracy", "emulation", "commands", "caches"),
     "API": ("api",),
     "Learn": ("ladder", "rungs/*", "tutorials", "simulator", "explorer", "inspect", "sass", "sass-tuning",

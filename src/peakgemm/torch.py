@@ -1,4 +1,4 @@
-"""peakgemm in torch: `use`, which reroutes torch's own products.
+"""peakgemm in torch: `use`, which reroutes torch's own products and linear algebra.
 
 torch is imported by the first call, so that this module can be named where torch is not installed.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["use"]
 
 
-def use(precision: str = "ieee", reproducible: bool | None = None) -> Use:
+def use(precision: str = "ieee", reproducible: bool | None = None, *, linalg: bool = False) -> Use:
     """Let peakgemm run torch's own FP32 and complex64 products on CUDA: ``with peakgemm.torch.use(): model(x)``.
 
     Reroutes ``mm``, ``addmm``, ``bmm`` and ``baddbmm``, with their ``out=`` and in-place forms, and so
@@ -28,12 +28,15 @@ def use(precision: str = "ieee", reproducible: bool | None = None) -> Use:
     Args:
         precision: ``"ieee"``, whatever torch's TF32 switches say, or another one of `peakgemm.matmul` for float32.
         reproducible: as for `peakgemm.matmul`.
+        linalg: whether `peakgemm.linalg` runs torch's Cholesky factorizations (``torch.linalg.cholesky``,
+            ``cholesky_ex``), ``cholesky_solve``, ``cholesky_inverse``, triangular solves, and ``mm`` of a matrix by its
+            own transpose, at the sizes where it is faster. torch's derivatives of these hold.
 
     Returns:
         A context manager; ``as`` gives counts of what ran where (`Rerouted.calls`, `Rerouted.fallbacks`).
 
     Raises:
-        InvalidValue: a precision that there is not.
+        InvalidValue: a precision that there is not; or ``linalg`` with ``reproducible``.
         MissingComponent: torch is missing or older than 2.9.
     """
     try:
@@ -42,4 +45,4 @@ def use(precision: str = "ieee", reproducible: bool | None = None) -> Use:
         if error.name != "torch":
             raise
         raise MissingComponent("peakgemm.torch.use() needs torch 2.9 or newer; run: pip install torch") from None
-    return Use(check_precision(precision, reproducible))
+    return Use(check_precision(precision, reproducible), linalg=linalg)

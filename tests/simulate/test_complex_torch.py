@@ -2,59 +2,21 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
 import peakgemm  # noqa: E402
-import stand_in  # noqa: E402
-from linalg_case import interpret  # noqa: E402
-from peakgemm.arrays.torch import Torch  # noqa: E402
+from linalg_torch import stand_for_gpu  # noqa: E402
 from peakgemm.errors import InvalidValue  # noqa: E402
-from peakgemm.linalg import call  # noqa: E402
-from peakgemm.linalg.program import Program  # noqa: E402
-
-_admit, _view, _scratch = Torch.admit, Torch.view, Torch.scratch
-_sizes: dict[int, int] = {}  # of the storages that calls have looked at, by address
-
-
-class Bound:
-    """A bound program, interpreted in the tensors' memory."""
-
-    def __init__(self, program: Program, gpu: Any) -> None:
-        self.program, self.workspace_bytes = program, program.bytes
-
-    def run(self, workspace: int, buffers: list[int], stream: int) -> None:
-        interpret(self.program, [flat(address & -16) for address in buffers])
-
-
-def flat(address: int) -> Any:
-    """The memory from an address to the end of its storage."""
-    end = next(start + size for start, size in _sizes.items() if start <= address < start + size)
-    return np.ctypeslib.as_array((ctypes.c_float * ((end - address) // 4)).from_address(address))
-
-
-def seen(self: Torch, x: Any, name: str, stream: int = -1) -> Any:
-    storage = x.untyped_storage()
-    _sizes[storage.data_ptr()] = storage.nbytes()
-    return _view(self, x, name, stream)
 
 
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Torch, "admit", lambda self, x, name, dtype="float32": (_admit(self, x, name, dtype), 0)[1])
-    monkeypatch.setattr(Torch, "view", seen)
-    monkeypatch.setattr(Torch, "scope", lambda self, index, stream: nullcontext(stand_in.STREAM))
-    monkeypatch.setattr(call.device, "require", lambda index: stand_in.GPU)
-    monkeypatch.setattr(call, "BoundProgram", Bound)
-    monkeypatch.setattr(call, "calls", {})
-    _sizes.clear()
+    stand_for_gpu(monkeypatch)
 
 
 def drawn(*shape: int, seed: int = 0) -> Any:

@@ -90,6 +90,11 @@ def test_a_warm_call_runs_what_was_recorded(interpreter: Interpreter) -> None:
     for case in cases:
         case.check(case.run())
     assert len(interpreter.programs) == recorded
+    room = normal(20, 30)
+    for first in range(9):  # the same strides at other addresses
+        a = np.float64(room[1:10, first:first + 5])
+        assert abs(linalg.syrk(room[1:10, first:first + 5]) - half(a @ a.T, True)).max() < 1e-5
+    assert len(interpreter.programs) == recorded + 4
 
 
 def test_sizes_of_zero(interpreter: Interpreter) -> None:

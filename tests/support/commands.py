@@ -20,9 +20,9 @@ from peakgemm.tools.bench.records import runs_of
 from record_schema import SCHEMA
 
 ROOT = Path(__file__).parents[2]
-KINDS = {"suite": "bench", "case": "overhead", "refused": "refused", "ncu": "profiled", "digests": "hashed",
-         "results": "accuracy", "workload": "workload", "program": "program", "parts": "bill", "errors": "batched",
-         "timed": "timed", "losses": "loss", "candidates": "candidates"}
+KINDS = {"suite": "bench", "operation": "linalg", "case": "overhead", "refused": "refused", "ncu": "profiled",
+         "digests": "hashed", "results": "accuracy", "workload": "workload", "program": "program", "parts": "bill",
+         "errors": "batched", "timed": "timed", "losses": "loss", "candidates": "candidates"}
 COLUMNS = 100
 
 

@@ -87,7 +87,7 @@ class StandIn(DeviceLibrary):
         return x[..., None].view(np.float32), False
 
     def empty(self, shape: tuple[int, ...], like: Any, stream: int, dtype: str = "float32") -> Any:
-        return np.full(shape, np.nan, dtype)
+        return np.full(shape, -1 if dtype == "int32" else np.nan, dtype)
 
     def copy(self, x: Any, shape: tuple[int, ...]) -> Any:
         self.copies += 1

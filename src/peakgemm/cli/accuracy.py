@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -13,6 +14,7 @@ from rich.text import Text
 from ..errors import InvalidValue, PeakgemmError
 from ..runtime import device
 from ..tools.accuracy import judge, table
+from ..tools.accuracy.arrays import Torch
 from ..tools.accuracy.cases import cases_of
 from ..tools.accuracy.contenders import NAMES
 from ..tools.accuracy.families import FAMILIES
@@ -33,6 +35,7 @@ CAPTION = ("Errors: largest/mean of |C - AB| / (eps |A||B|) at the largest size,
 
 
 def command(
+    suite: Annotated[str, typer.Option(help="gemm, or linalg: errors on hostile matrices.")] = "gemm",
     of: Annotated[list[str] | None, typer.Option(
         help=f"{', '.join(NAMES)}, or package.module:function; repeat for more.  [peakgemm:ieee]")] = None,
     against: Annotated[str | None, typer.Option(help="The reference.  [cublas; numpy without a GPU]")] = None,
@@ -46,16 +49,28 @@ def command(
     json: Annotated[Path | None, typer.Option(help="Write the record to this file.")] = None,
     svg: Annotated[Path | None, typer.Option("--plot", help="Plot errors against K to this SVG file.")] = None,
 ) -> None:
-    """Judge GEMMs: errors against FP64 beside a reference's, structure, exactness, special values."""
+    """Judge GEMMs: errors against FP64 beside a reference's, structure, exactness, special values; or linear algebra.
+    """
     records.check_writable(json, svg)
     records.check_writable(svg)
     if svg and tests is not None and not {"random", "long-k"} & set(_words(tests) or ()):
         raise InvalidValue(f"--plot shows errors against K, --tests {tests} has none; add random or long-k")
+    if suite not in ("gemm", "linalg"):
+        raise InvalidValue(f"unknown suite {suite!r}; valid ones: gemm, linalg")
     gpu = None if host else device.find()
     with console.bars() as start:
-        report = judge(*(of or ["peakgemm:ieee"]), reference=against, sizes=_numbers(sizes), ks=_numbers(ks),
-                       families=_words(families), tests=_words(tests), seed=seed, host=host,
-                       progress=partial(start, "judging"))
+        if suite == "linalg":
+            given = {"--of": of, "--against": against, "--ks": ks, "--families": families, "--tests": tests,
+                     "--plot": svg}
+            parse.only_for("products", given, "suite linalg")
+            if gpu is None and not host:
+                out.print(f"Not judged: {device.reason_without_gpu()}")
+                return
+            report, strict = _linalg(host, _numbers(sizes), seed, partial(start, "judging")), True
+        else:
+            report = judge(*(of or ["peakgemm:ieee"]), reference=against, sizes=_numbers(sizes), ks=_numbers(ks),
+                           families=_words(families), tests=_words(tests), seed=seed, host=host,
+                           progress=partial(start, "judging"))
     for name, why in report.unavailable.items():
         err.print(f"Left out: {name}: {why}", soft_wrap=True)
     _show(report)
@@ -73,6 +88,13 @@ def command(
         out.print(f"Plot written to {svg}")
     if strict and report.failures:
         raise typer.Exit(1)
+
+
+def _linalg(host: bool, sizes: list[int] | None, seed: int, progress: Callable[[int], Callable[[str], None]]) -> Report:
+    place = Torch("cpu" if host else "cuda")  # told where torch is missing
+    from ..tools.accuracy import linalg
+
+    return linalg.judge(place.device, sizes, seed, progress)
 
 
 def _words(text: str | None) -> list[str] | None:
@@ -102,7 +124,7 @@ def _versions(report: Report) -> dict[str, str]:
 
 def _show(report: Report) -> None:
     names = [report.reference, *(name for name in report.contenders if name != report.reference)]
-    present = [test for test in (*TESTS, "slope") if any(row["test"] == test for row in report.rows)]
+    present = dict.fromkeys(row["test"] for row in report.rows)
     for start in range(0, len(names), ACROSS):
         part = names[start:start + ACROSS]
         rows: list[list[str | Text]] = [

@@ -23,7 +23,7 @@ from ..tools.bench.summary import summaries
 from ..tools.bench.timer import Timer
 from ..tools.bench.variants import IEEE, Variant, named
 from ..tools.report.figures import WIDTH, ratio_chart
-from . import parse
+from . import linalg, parse
 from .console import err, out, progress, show
 from .measuring import chosen_for, keep, measuring, why_not
 
@@ -32,7 +32,7 @@ Row = Mapping[str, Any]
 
 def command(
     suite: Annotated[str | None, typer.Option(
-        help=f"all, or some of {', '.join(NAMES)}.  [square]")] = None,
+        help=f"all, or some of {', '.join(NAMES)}; or linalg alone.  [square]")] = None,
     shape: Annotated[str | None, typer.Option(help="MxNxK[:layout][*batch], or several.")] = None,
     precision: Annotated[list[str] | None, typer.Option(
         help=f"{', '.join(PRECISIONS)}: one or several, a row each.  [ieee]")] = None,
@@ -46,6 +46,12 @@ def command(
     """Time what matmul runs against cuBLAS FP32, and others, over suites of shapes."""
     if suite == "scale":
         parse.from_checkout("suite scale", "lab.scale")
+    if suite == "linalg":
+        given = {"--shape": shape, "--precision": precision, "--prepared": prepared, "--svg": svg,
+                 "--peers": peers != "cublas"}
+        parse.only_for("products", given, "suite linalg")
+        linalg.bench(seconds, arch, json)
+        return
     chosen = groups(suite or (None if shape else "square"), shape)
     variants = named(precision or [IEEE.precision], prepared)
     others = contenders.names(peers)

@@ -1,11 +1,11 @@
-"""`use`: torch's own FP32 products rerouted to peakgemm, with torch's kernels as the fallback."""
+"""`use`: torch's FP32 products and linear algebra rerouted to peakgemm, with torch's kernels as the fallback."""
 
 from __future__ import annotations
 
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ContextDecorator
 from functools import partial
 from threading import RLock
@@ -19,6 +19,7 @@ from ..calls import eager
 from ..calls.request import check_precision
 from ..errors import InvalidValue, MissingComponent
 from ..linalg.complex import gemm as complex_gemm
+from . import torch_linalg
 
 _NUMBERS = {torch.float32: (int, float), torch.complex64: (int, float, complex)}  # not bool, which torch refuses
 
@@ -72,28 +73,49 @@ def _run(call: _Call, precision: str) -> Tensor:
     return result
 
 
+class Block(NamedTuple):
+    """What one ``with`` asks for; see `peakgemm.torch.use`."""
+
+    precision: str
+    linalg: bool
+
+
 class Rerouted:
     """The rerouting in force: how many calls of each op peakgemm ran, and how many went on to torch.
 
-    ``calls`` and ``fallbacks`` count by op, ``"mm"`` or ``"addmm.out"``; nested blocks share them. ``precisions``
-    are those of the blocks, the innermost last, which holds.
+    ``calls`` and ``fallbacks`` count by op, ``"mm"`` or ``"addmm.out"``; nested blocks share them. ``blocks`` are those
+    that were entered, the innermost last, which holds.
     """
 
     def __init__(self, key: str, run: Callable[[_Call, str], Tensor]) -> None:
-        self.precisions: list[str] = []
+        self.blocks: list[Block] = []
         self.calls: Counter[str] = Counter()
         self.fallbacks: Counter[str] = Counter()
-        self._run = run
+        self._key, self._run = key, run
         self._library = torch.library.Library("aten", "IMPL")
+        self._ops: set[str] = set()  # that are rerouted
+        self._reroute(_OPS)
+
+    def enter(self, block: Block) -> None:
+        """Let ``block`` hold."""
+        if block.linalg:
+            self._reroute(torch_linalg.OPS)
+        self.blocks.append(block)
+
+    def _reroute(self, ops: Iterable[str]) -> None:
         try:
             # torch warns of the first kernel that is overridden: here that is the purpose.
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message=".*[Oo]verrid", category=UserWarning)
-                for op in _OPS if key != "CUDA" or torch.version.cuda else ():  # torch built without CUDA has none
-                    self._library.impl(op, self._kernel(op, torch.library.get_kernel(f"aten::{op}", key)), key,
-                                       with_keyset=True, allow_override=True)
+                for op in ops if self._key != "CUDA" or torch.version.cuda else ():  # torch without CUDA has none
+                    if op not in self._ops:
+                        original = torch.library.get_kernel(f"aten::{op}", self._key)
+                        self._library.impl(op, self._kernel(op, original), self._key, with_keyset=True,
+                                           allow_override=True)
+                        self._ops.add(op)
         except BaseException:
-            self.restore()
+            if not self.blocks:
+                self.restore()
             raise
 
     def __str__(self) -> str:
@@ -101,26 +123,31 @@ class Rerouted:
         def counts(of: Counter[str]) -> str:
             return ", ".join(f"{count} {op}" for op, count in of.items()) or "nothing"
 
-        return (f"peakgemm.torch.use(precision={self.precisions[-1] if self.precisions else 'ieee'!r}): peakgemm ran "
+        precision, linalg = self.blocks[-1]
+        return (f"peakgemm.torch.use(precision={precision!r}{', linalg=True' if linalg else ''}): peakgemm ran "
                 f"{counts(self.calls)}; torch ran {counts(self.fallbacks)} (other dtypes, devices or shapes)")
 
     def restore(self) -> None:
         """Put torch's kernels back."""
         self._library._destroy()
 
-    def _kernel(self, op: str, original: Any) -> Callable[..., Tensor]:
-        def rerouted(keys: Any, *args: Any, **kwargs: Any) -> Tensor:
-            call = _read(op, *args, **kwargs)
-            if call.is_ours():
-                try:
-                    result = self._run(call, self.precisions[-1])
-                    self.calls[op] += 1
-                    return result
-                except InvalidValue:
-                    pass  # refused before anything ran (an overlap, a size): torch's own behaviour holds
-            self.fallbacks[op] += 1
-            result = original.call_boxed(keys, *args, **kwargs)
-            return result
+    def _kernel(self, op: str, original: Any) -> Callable[..., Any]:
+        is_product, is_linalg = op in _OPS, op in torch_linalg.OPS
+
+        def rerouted(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            precision, linalg = self.blocks[-1]
+            result = torch_linalg.reroute(op, precision, args, kwargs) if linalg and is_linalg else None
+            try:
+                if result is None and is_product and (call := _read(op, *args, **kwargs)).is_ours():
+                    result = self._run(call, precision)
+            except InvalidValue:
+                result = None  # refused before anything ran (an overlap, a size): torch's own behaviour holds
+            if result is not None:
+                self.calls[op] += 1
+                return result
+            if linalg or is_product:
+                self.fallbacks[op] += 1
+            return original.call_boxed(keys, *args, **kwargs)
         return rerouted
 
 
@@ -133,9 +160,12 @@ _active: dict[str, Rerouted] = {}  # by dispatch key
 class Use(ContextDecorator):
     """What `peakgemm.torch.use` returns: a context manager and decorator that can be entered again and again."""
 
-    def __init__(self, precision: str, key: str = "CUDA", run: Callable[[_Call, str], Tensor] = _run) -> None:
-        check_precision(precision)
-        self._precision = precision
+    def __init__(self, precision: str, key: str = "CUDA", run: Callable[[_Call, str], Tensor] = _run,
+                 linalg: bool = False) -> None:
+        if check_precision(precision) == "reproducible" and linalg:
+            raise InvalidValue("linalg=True: linear algebra keeps no promise of reproducible=True, since its blocks "
+                               "depend on the size; leave out one of the two")
+        self._block = Block(precision, linalg)
         if not hasattr(torch.library, "get_kernel"):
             raise MissingComponent(f"peakgemm.torch.use() needs torch 2.9 or newer, this is {torch.__version__}; "
                                    "run: pip install -U torch")
@@ -143,15 +173,16 @@ class Use(ContextDecorator):
 
     def __enter__(self) -> Rerouted:
         with _lock:
-            rerouted = _active.get(self._key) or _active.setdefault(self._key, self._make())
-            rerouted.precisions.append(self._precision)
+            rerouted = _active.get(self._key) or self._make()
+            rerouted.enter(self._block)
+            _active[self._key] = rerouted
             return rerouted
 
     def __exit__(self, *exc: object) -> None:
         with _lock:
             rerouted = _active[self._key]
-            if len(rerouted.precisions) > 1:
-                rerouted.precisions.pop()
+            if len(rerouted.blocks) > 1:
+                rerouted.blocks.pop()
                 return
             del _active[self._key]
             if self._key not in _reported:

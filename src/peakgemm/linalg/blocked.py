@@ -15,6 +15,9 @@ from ..problem import Triangle
 from .program import Matrix, Program
 
 LEAF = 128  # rows and columns that one thread block factors or inverts
+# The greatest row of |L^-1| |L|, in rows of the block, with which products are trusted: of random signs the error is
+# the unit roundoff times that over the root of the rows, below the bound of substitution.
+_GROWTH = 2
 _SQUARE = 1024  # columns whose square on the diagonal is a product of its own: half of it is not computed
 
 
@@ -25,10 +28,14 @@ class Inverses:
     Attributes:
         width: rows and columns of a block; the last one may have fewer.
         blocks: ``(batch, blocks, width, width)``, zeros above each diagonal.
+        flags: an int32 for each block, whether its inverse grows too much to be multiplied with; None: nobody asks.
+        unit: whether the triangle's diagonal is taken for ones.
     """
 
     width: int
     blocks: Matrix
+    flags: Matrix | None = None
+    unit: bool = False
 
     def block(self, index: int, size: int) -> Matrix:
         """The inverse of one block of that size, of each matrix of the batch."""
@@ -47,28 +54,29 @@ def copy_triangle(program: Program, source: Matrix, target: Matrix, *, unit: boo
                                    target.shape[0], unit=unit, mirror=mirror), a=source, c=target)
 
 
-def allocate_inverses(program: Program, count: int, size: int, width: int) -> Inverses:
-    """Memory for the inverses of diagonal blocks of ``width``, or of all, rounded up to `LEAF`."""
-    width = -(-min(width, size) // LEAF) * LEAF
-    return Inverses(width, program.allocate(count, -(-size // width), width, width))
-
-
 def invert_blocks(program: Program, lower: Matrix, width: int, unit: bool = False, stable: bool = False) -> Inverses:
     """The inverses of the diagonal blocks of ``lower``: those of `LEAF` by a kernel, grown by products to ``width``.
 
-    ``[A 0; B C]^-1 = [A^-1 0; -C^-1 B A^-1 C^-1]``; all pairs of a size are one batched product.
+    ``[A 0; B C]^-1 = [A^-1 0; -C^-1 B A^-1 C^-1]``; all pairs of a size are one batched product. ``stable``: those that
+    grow are flagged for `solve`.
     """
     count, size, _ = lower.shape
-    inverses = allocate_inverses(program, count, size, width)
-    program.kernel(leaves.invert_block(program.arch, size, inverses.width, lower.layout, count, unit=unit),
-                   a=lower, c=inverses.blocks)
-    width, whole = inverses.width, size // inverses.width
+    width = -(-min(width, size) // LEAF) * LEAF
+    inverses = Inverses(width, program.allocate(count, -(-size // width), width, width),
+                        program.allocate(count, 1, -(-size // width)) if stable else None, unit)
+    program.kernel(leaves.invert_block(program.arch, size, width, lower.layout, count, unit=unit), a=lower,
+                   c=inverses.blocks)
+    whole = size // width
     if whole:
         view = inverses.blocks.view
         first = inverses.blocks._replace(view=view._replace(shape=(count, whole, width, width)))
         _grow(program, lower.diagonal(0, width).repeated(whole, width, width), first, width)
     if rest := size - whole * width:
         _grow(program, lower.diagonal(whole * width, rest), inverses.block(whole, rest), rest)
+    if stable:
+        sums = program.allocate(count, 1, size)
+        for launch in leaves.growth(program.arch, size, width, lower.layout, count, _GROWTH * width, unit=unit):
+            program.kernel(launch, a=lower, b=inverses.blocks, c0=inverses.flags, workspace=sums)
     return inverses
 
 
@@ -118,11 +126,18 @@ def solve(program: Program, lower: Matrix, inverses: Inverses, right: Matrix, ou
             done = first
             factor, solved = lower.block(first, 0, rows, done), out.block(0, 0, done, columns)
         scale = alpha
-        if done or source.buffer == target.buffer:  # in place, the product may not read what it writes
+        checked = inverses.flags is not None and alpha != 1
+        if done or checked or source.buffer == target.buffer:  # in place, the product may not read what it writes
             rest = between.block(0, 0, rows, columns)
             program.product(rest, factor, solved, source, alpha=-1.0, beta=alpha, sparse=True)
             source, scale = rest, 1.0
         program.product(target, inverse, source, alpha=scale, sparse=True)
+        if inverses.flags is not None:
+            corner = lower.diagonal(first, rows)
+            launch = leaves.substitute(program.arch, rows, columns, corner.layout, source.layout, target.layout,
+                                       lower.shape[0], block=index, blocks=len(blocks), unit=inverses.unit,
+                                       transposed=transposed)
+            program.kernel(launch, a=corner, b=source, c0=inverses.flags, c=target)
 
 
 def factor(program: Program, matrix: Matrix, out: Matrix, info: Matrix) -> None:

@@ -43,6 +43,8 @@ class Operation(NamedTuple):
         out: as the public functions take it.
         parts: 2: operands, and ``out``, are the parts of complex arrays, ``(..., rows, columns, 2)``. ``record`` is
             given strides in complex numbers.
+        recognised: what a front door finds the bound steps, and the order of their arrays, by in `calls.launch.calls`,
+            where no operand is copied.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Operation(NamedTuple):
     precision: str = "ieee"
     stream: Any = None
     parts: int = 1
+    recognised: Hashable = None
 
 
 def run(operation: Operation) -> Any:
@@ -100,6 +103,7 @@ def _on_host(library: HostLibrary, operation: Operation) -> Any:
     """`run` for arrays in the host's memory: copied to the current GPU and back, or left to NumPy without one."""
     o, gpu = operation, device.find()
     arrays = {name: library.host(x, name) for name, x in o.operands.items()}
+    results: list[Any]
     like = next(iter(o.operands.values()))
     target = None if o.out is None else library.host(o.out, "out")
     if target is not None:
@@ -133,7 +137,7 @@ def enqueue(library: DeviceLibrary, index: int, operation: Operation, stream: in
     for name, x in operands.items():
         view = _elements(library.view(x, name, stream), o.parts)
         if (flat := _flattened(view, batch)) is None:
-            shape = view.shape if len(view.shape) == 2 else (*batch, *view.shape[-2:])
+            shape, o = view.shape if len(view.shape) == 2 else (*batch, *view.shape[-2:]), o._replace(recognised=None)
             operands[name] = x = library.copy(x, (*shape, *parts))
             view = _elements(library.view(x, name, stream), o.parts)
             flat = _flattened(view, batch)
@@ -179,6 +183,8 @@ def _launch(library: DeviceLibrary, gpu: Gpu, o: Operation, views: dict[str, Vie
         program = Program(o.precision, gpu.arch)
         o.record(program, {name: external(merged[view.pointer], view) for name, view in views.items()})
         bound = remember(key, BoundProgram(program, gpu))
+    if o.recognised is not None:
+        remember(o.recognised, (bound, tuple(views)))
     scratch, address = None, 0
     if bound.workspace_bytes:
         try:

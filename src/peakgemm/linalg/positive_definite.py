@@ -123,7 +123,7 @@ def cholesky_solve(b: Any, factor: Any, *, upper: bool = False, out: Any = None,
 
     def record(program: Program, m: dict[str, Matrix]) -> None:
         lower = m["factor"].mT if upper else m["factor"]
-        inverses = invert_blocks(program, lower, width_for(m["b"].columns))
+        inverses = invert_blocks(program, lower, width_for(m["b"].columns), stable=True)
         solve_blocks(program, lower, inverses, m["b"], m["out"])
         solve_blocks(program, lower, inverses, m["out"], m["out"], transposed=True)
 

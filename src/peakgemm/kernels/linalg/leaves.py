@@ -22,6 +22,8 @@ BLOCK = 128     # rows that a thread block factors or inverts
 _TILE, _THREADS = 32, 256
 # Of kernels by include/linalg/elimination.cuh: threads, and bytes of its struct Shared.
 _ELIMINATING, _SHARED = 256 + 128 + 32, 4 * (BLOCK * (BLOCK + 4) + BLOCK * 8 + 2 * 16 * (8 * 12 + 4) + 8 * 8)
+# Tiles that a block copies, of a matrix that has as many: else each waits for a block of its own to start.
+_STRIP, _MANY_TILES = 8, 1 << 13
 _FILLERS = 8  # thread blocks that store zeros beside a block of an inverse
 
 
@@ -44,8 +46,10 @@ def triangle(arch: str, rows: int, columns: int, source: Strides, target: Stride
 
     ``mirror``: the square C := the symmetric matrix of which A has the lower triangle. C may be A, by the same strides.
     """
-    blocks = count * _tiles(rows) * _tiles(columns)
-    return _launch("triangle", arch, blocks, "6q4i", source, target, rows, columns, unit, mirror)
+    lines = count * _tiles(rows)
+    strip = _STRIP if lines * _tiles(columns) >= _MANY_TILES else 1
+    blocks = lines * -(-_tiles(columns) // strip)
+    return _launch("triangle", arch, blocks, "6q6i", source, target, rows, columns, unit, mirror, strip, 0)
 
 
 def cholesky_block(arch: str, n: int, matrix: Strides, factor: Strides, inverse: Strides, count: int, *,
@@ -105,8 +109,8 @@ def recipes(arch: str) -> list[Recipe]:
 def _launch(name: str, arch: str, blocks: int, layout: str, *values: Strides | float,
             eliminates: bool = False) -> Launch:
     """The launch of ``NAME.cu``, whose struct has ``values``: strides first."""
-    _require(not eliminates or architecture(arch).has_cp_async, f"linalg_{name}: {arch} has no cp.async, nor {_SHARED:,} "
-             "bytes of shared memory a block on each GPU; use one of sm_80 or later")
+    _require(not eliminates or architecture(arch).has_cp_async, f"linalg_{name}: {arch} lacks cp.async, or {_SHARED:,} "
+                                                                "bytes of shared memory; use sm_80 or later")
     _require(1 <= blocks <= MAX_BLOCKS, f"linalg_{name}: {blocks} thread blocks; give a batch and sizes that need "
                                         f"1 to {MAX_BLOCKS}")
     flat = [part for value in values for part in (astuple(value) if isinstance(value, Strides) else (value,))]

@@ -76,10 +76,10 @@ class Torch:
         if device_type == "cuda" and not self.xp.cuda.is_available():
             raise MissingComponent("torch sees no GPU; install a CUDA build of torch, or leave the data on the host")
         self.single_type = self.xp.float32
-        self._device = device_type
+        self.device = device_type
 
     def take(self, x: Any) -> Any:
-        return self.xp.from_numpy(np.ascontiguousarray(x)).to(self._device)
+        return self.xp.from_numpy(np.ascontiguousarray(x)).to(self.device)
 
     def host(self, x: Any) -> Any:
         return x.cpu().numpy()
@@ -97,11 +97,11 @@ class Torch:
         return x.contiguous().view(self.xp.int32)
 
     def is_own(self, x: Any) -> bool:
-        return isinstance(x, self.xp.Tensor) and x.device.type == self._device
+        return isinstance(x, self.xp.Tensor) and x.device.type == self.device
 
     def ways(self) -> dict[str, AbstractContextManager[Any]]:
         plain = Numpy().ways()
-        if self._device != "cuda":
+        if self.device != "cuda":
             return plain
         return {**plain, "another stream": self._stream(load=False), "under load": self._stream(load=True)}
 
@@ -112,7 +112,7 @@ class Torch:
         cuda.synchronize()
         if load:
             with cuda.stream(cuda.Stream()):
-                work = self.xp.ones(2048, 2048, device=self._device)
+                work = self.xp.ones(2048, 2048, device=self.device)
                 for _ in range(20):
                     self.xp.mm(work, work)
         with cuda.stream(cuda.Stream()):

@@ -5,10 +5,10 @@
 
 Models of transformers are made from their configurations, with random weights: nothing is downloaded. GPyTorch fits a
 Gaussian process; torch's own `matrix_exp`, `cdist` and `pca_lowrank` run as they are. No line of any is changed: all
-run within `peakgemm.torch.use(precision)`, TF32 off. Every repeat runs torch's own products and peakgemm's in turn on
-the same data; the first repeats warm up. The speed-up is the median of the ratios within a repeat. Agreement is the
-largest difference from the result with torch's FP32 products, and from that of the same program in FP64, over the
-largest value.
+run within `peakgemm.torch.use(precision)`, with ``linalg=True`` those that factor matrices, TF32 off. Every repeat runs
+torch's own products and peakgemm's in turn on the same data; the first repeats warm up. The speed-up is the median of
+the ratios within a repeat. Agreement is the largest difference from the result with torch's FP32 products, and from
+that of the same program in FP64, over the largest value.
 
 A package that is not installed leaves a row that says so. The record is written after every program; those that the
 budget (--seconds) does not reach are left out and told.
@@ -20,6 +20,7 @@ import argparse
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,8 @@ Run = Callable[[], Tensor]  # a result to compare; the same at every call
 
 @dataclass(frozen=True)
 class Program:
-    """Somebody's program: ``make(dtype, place, size)`` gives what is timed. ``exact``: whether FP64 gives the same."""
+    """Somebody's program: ``make(dtype, place, size)`` gives what is timed. ``exact``: whether FP64 gives the same;
+    ``linalg``: whether torch's linear algebra is rerouted too."""
 
     name: str
     package: str
@@ -47,6 +49,7 @@ class Program:
     size: dict[str, int]
     quick: dict[str, int]
     exact: bool = True
+    linalg: bool = False
 
 
 def _tokens(size: dict[str, int], place: str) -> Tensor:
@@ -121,8 +124,9 @@ def llama(dtype: torch.dtype, place: str, size: dict[str, int]) -> Run:
     return _forward(model, dtype, place, input_ids=_tokens(size, place))
 
 
-def gaussian_process(dtype: torch.dtype, place: str, size: dict[str, int]) -> Run:
-    """Exact GP with an RBF kernel: marginal likelihood and its gradient, by conjugate gradients on random probes."""
+def gaussian_process(dtype: torch.dtype, place: str, size: dict[str, int], cholesky: bool = False) -> Run:
+    """Exact GP with an RBF kernel: marginal likelihood and its gradient, by conjugate gradients on random probes; or
+    with ``cholesky`` by a factorization, of which the likelihood alone is compared."""
     import gpytorch
 
     draw = torch.Generator().manual_seed(1)
@@ -145,8 +149,12 @@ def gaussian_process(dtype: torch.dtype, place: str, size: dict[str, int]) -> Ru
     def run() -> Tensor:
         torch.manual_seed(0)  # the same probes each time
         model.zero_grad(set_to_none=True)
-        loss = -bound(model(x), y)
-        loss.backward()
+        with (gpytorch.settings.max_cholesky_size(20000 if cholesky else 800),
+              gpytorch.settings.fast_computations(*3 * (not cholesky,))):
+            loss = -bound(model(x), y)
+            loss.backward()
+        if cholesky:
+            return loss.detach().reshape(1)
         return torch.cat([loss.detach().reshape(1), *(p.grad.reshape(-1) for p in model.parameters())])
     return run
 
@@ -179,6 +187,31 @@ def pca(dtype: torch.dtype, place: str, size: dict[str, int]) -> Run:
     return run
 
 
+def kfac(dtype: torch.dtype, place: str, size: dict[str, int]) -> Run:
+    """The preconditioner of K-FAC (Martens and Grosse, "Optimizing Neural Networks with Kronecker-factored Approximate
+    Curvature", 2015, sections 5 and 6.3) for four layers: running averages of both Kronecker factors, factored Tikhonov
+    damping, and the gradient of the weights multiplied by both inverses."""
+    decay, damping, width = 0.95, 1e-3**0.5, size["width"]
+    widths = (width // 4, width // 2, width, width, width // 4)
+    draws = [_drawn((size["batch"], m), dtype, place) for m in widths]
+    inputs, slopes = draws[:-1], [x.flip(0) / size["batch"] ** 0.5 for x in draws[1:]]
+    factors = [[torch.eye(x.shape[1], dtype=dtype, device=place) for x in each] for each in (inputs, slopes)]
+
+    def run() -> Tensor:
+        updates = []
+        for x, g, old_a, old_g in zip(inputs, slopes, *factors, strict=True):
+            a = decay * old_a + (1 - decay) / len(x) * (x.mT @ x)
+            s = decay * old_g + (1 - decay) / len(g) * (g.mT @ g)
+            pi = ((a.trace() / len(a)) / (s.trace() / len(s))).sqrt()
+            a.diagonal().add_(pi * damping)
+            s.diagonal().add_(damping / pi)
+            update = torch.cholesky_solve(g.mT @ x, torch.linalg.cholesky(s))
+            update = torch.cholesky_solve(update.mT, torch.linalg.cholesky(a))
+            updates.append(update[:8].reshape(-1))
+        return torch.cat(updates)
+    return run
+
+
 _TINY = {"batch": 2, "tokens": 16, "width": 32, "layers": 1, "heads": 2, "vocabulary": 64}
 PROGRAMS = (
     Program("BERT", "transformers", "forward pass", bert,
@@ -193,6 +226,10 @@ PROGRAMS = (
             {**_TINY, "mlp": 64}),
     Program("GPyTorch", "gpytorch", "likelihood and gradient", gaussian_process,
             {"points": 8192, "features": 8}, {"points": 64, "features": 2}, exact=False),
+    Program("GPyTorch by Cholesky", "gpytorch", "likelihood and gradient", partial(gaussian_process, cholesky=True),
+            {"points": 12000, "features": 8}, {"points": 64, "features": 2}, linalg=True),
+    Program("K-FAC", "torch", "preconditioning", kfac, {"batch": 8192, "width": 4096}, {"batch": 48, "width": 32},
+            linalg=True),
     Program("matrix_exp", "torch", "call", matrix_exp, {"batch": 4, "n": 2048}, {"batch": 2, "n": 24}),
     Program("cdist", "torch", "call", cdist, {"points": 16384, "features": 512}, {"points": 64, "features": 8}),
     Program("pca_lowrank", "torch", "call", pca, {"rows": 32768, "columns": 4096, "rank": 256},
@@ -210,7 +247,7 @@ def distance(x: Tensor, other: Tensor) -> float:
 def measure(program: Program, precisions: Sequence[str], place: str, quick: bool) -> list[Row]:
     """A row for torch's products and for each precision."""
     size = program.quick if quick else program.size
-    clock, entries = Clock(place), [Entry(products) for products in (TORCH, *precisions)]
+    clock, entries = Clock(place), [Entry(products, program.linalg) for products in (TORCH, *precisions)]
     run = program.make(torch.float32, place, size)
     for repeat in range((1 if quick else WARM_UP) + (2 if quick else REPEATS)):
         for entry in entries:

@@ -58,9 +58,10 @@ QUICK = Sizes(layers=1, width=32, mlp=64, heads=2, sequence=16, batch=2, vocabul
               right_hand_sides=4, steps=3, repeats=2)
 
 
-def using(products: str) -> AbstractContextManager[Any]:
-    """Within it torch's FP32 products are torch's own (``torch``), or peakgemm's in that precision."""
-    return nullcontext() if products == TORCH else peakgemm.torch.use(products)
+def using(products: str, linalg: bool = False) -> AbstractContextManager[Any]:
+    """Within it torch's FP32 products, with ``linalg`` its linear algebra too, are torch's own (``torch``), or
+    peakgemm's in that precision."""
+    return nullcontext() if products == TORCH else peakgemm.torch.use(products, linalg=linalg)
 
 
 @dataclass
@@ -68,6 +69,7 @@ class Entry:
     """Who runs the products of a workload, and what came of it; seconds a repeat."""
 
     products: str
+    linalg: bool = False
     seconds: list[float] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)
     outcomes: list[Any] = field(default_factory=list)
@@ -84,7 +86,7 @@ class Clock:
 
     def run(self, entry: Entry, work: Callable[[], Any], *, keep: bool) -> None:
         """Time ``work`` with the entry's products; its time counts where ``keep``, its outcome always."""
-        with using(entry.products) as counts:
+        with using(entry.products, entry.linalg) as counts:
             self._wait()
             start = time.perf_counter()
             outcome = work()

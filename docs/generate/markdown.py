@@ -212,8 +212,8 @@ def linalg_table(record: Row) -> str:
                                                        f"{row['ratio']:.2f}"]
         share = at.get("emulated", {}).get("share_of_product")
         lines.append([*cells, "" if share is None else f"{share:.2f}"])
-    return grid(("case", "beside", "ieee, ms", "it, ms", "ratio", "emulated, ms", "it, ms", "ratio", "of our product"),
-                lines, left=(0, 1))
+    return grid(("case", "beside", "ieee, ms", "that, ms", "ratio", "emulated, ms", "that, ms", "ratio",
+                 "of our product"), lines, left=(0, 1))
 
 
 def newcomer_table(record: Row) -> str:

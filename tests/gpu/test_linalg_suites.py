@@ -12,13 +12,13 @@ pytest.importorskip("torch")
 
 from peakgemm.tools.accuracy import linalg as accuracy
 from peakgemm.tools.bench import linalg
-from peakgemm.tools.bench.linalg import OPERATIONS, PRECISIONS, Case
+from peakgemm.tools.bench.linalg import OPERATIONS, Case
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_every_operation_is_right_and_timed(operation: str) -> None:
     cases = [Case(operation, 200, 300 if operation in ("syrk", "trsm", "covariance") else 200, 1, precision)
-             for precision in PRECISIONS.get(operation, ("ieee", "emulated"))]
+             for precision in OPERATIONS[operation].precisions]
     with visiting() as peer:
         for row in linalg.rows(cases, device.require(), Timer(peer, 0.05), lambda step: None):
             assert "error" not in row, row

@@ -24,7 +24,7 @@ DEFINED: dict[str, tuple[str, ...]] = {
     "accuracy.md": ("above 1.1 times the reference's", "256 x 256 x K", "alpha = -0.75", "at most 1.3 times cuBLAS's",
                     "of at most 1.5 times"),
     "arrays.md": ("(2 GB",),
-    "bench.md": ("plus 4 eps |A||B|", "**10-90 %**", "more than 100 % when the", "and below 0.97 at",
+    "bench.md": ("plus 4 eps |A||B|", "more than 100 % when the", "and below 0.97 at",
                  "1 % faster by the"),
     "bill.md": ("within 1 % of the slots",),
     "caches.md": ("held to 1 GB",),
@@ -35,6 +35,7 @@ DEFINED: dict[str, tuple[str, ...]] = {
     "fit-a-gpu.md": ("bursts of 0.6 ms", "wins 2 % of the mean"),
     "jax.md": ("jax 0.6, 0.8, 0.10 and 0.12",),
     "large.md": ("chunks of 8 MB", "moves up to 96 MB", "Up to 1 GB of the GPU's memory"),
+    "linalg.md": ("passes at 1.2 times the larger error",),
     "measuring.md": ("5 to 60 times. A burst lasts 4 ms", "Below 0.2 ms a call", "agree to 1 %"),
     # Rules of the model, which tests/unit/test_register_reads.py and the record hold.
     "register-file.md": ("**Patience of 16 cycles.**", "refused 16 times in a row",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from commands import fits, here, run, valid
+from docs.generate.markdown import linalg_table
 from host_peer import GPU, HostTimer
 
 torch = pytest.importorskip("torch", reason="needs torch")
@@ -21,6 +23,15 @@ from peakgemm.tools.bench.peers import TorchPeer  # noqa: E402
 
 SMALL = [Case(operation, 24, 40 if operation in ("syrk", "trsm", "covariance") else 24, batch, "ieee")
          for operation in OPERATIONS for batch in ((1, 3) if operation in ("trsm", "cholesky") else (1,))]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Threads that wait for each other take seconds where the matrices are this small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 class CpuPeer(TorchPeer):
@@ -40,9 +51,9 @@ def on_host(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         name: getattr(torch, name) for name in ("linalg", "mm", "float64", "complex128", "eye")},
         Generator=lambda device: torch.Generator(), cuda=SimpleNamespace(empty_cache=lambda: None),
         randn=lambda *shape, generator, device: torch.randn(*shape, generator=generator), complex=torch.complex))
-    monkeypatch.setattr("peakgemm.cli.linalg.device", SimpleNamespace(find=lambda: GPU))
+    monkeypatch.setattr("peakgemm.cli.bench.device", SimpleNamespace(find=lambda: GPU))
     monkeypatch.setattr("peakgemm.cli.measuring.find_peer", CpuPeer)
-    monkeypatch.setattr("peakgemm.cli.linalg.Timer", lambda peer, seconds: HostTimer())
+    monkeypatch.setattr("peakgemm.cli.bench.Timer", lambda peer, seconds: HostTimer())
     monkeypatch.setattr("peakgemm.tools.bench.linalg.set_count", lambda size, gpu: 2)
     monkeypatch.setattr("peakgemm.tools.bench.linalg.cases", lambda: SMALL)
     return here
@@ -65,8 +76,10 @@ def test_errors_are_those_of_rounding_and_grow_with_a_fault(name: str) -> None:
 def test_bench(on_host: Path, run: Any) -> None:
     code, said, complained = run("bench", "--suite", "linalg", "--json", "a.json")
     assert (code, complained) == (0, "") and fits(said)
-    rows = valid(on_host / "a.json")["rungs"]
+    record = valid(on_host / "a.json")
+    rows = record["rungs"]
     assert [row["name"] for row in rows] == [case.name for case in SMALL]
+    assert linalg_table(record).count("| 1.00 |") == len(SMALL)
     assert all(row["ratio"] == 1 and row["max_error"] < 8 and row["operand_sets"] == 2 for row in rows)
     assert {row["operation"] for row in rows if "share_of_product" in row} == {"syrk"}
 

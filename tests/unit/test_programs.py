@@ -18,14 +18,14 @@ from lab import programs  # noqa: E402
 
 def test_torchs_own_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.json"
-    monkeypatch.setattr(sys, "argv", ["programs.py", "--quick", "--only", "matrix_exp,cdist,pca_lowrank", "--json",
-                                      str(path)])
+    monkeypatch.setattr(sys, "argv", ["programs.py", "--quick", "--only", "K-FAC,matrix_exp,cdist,pca_lowrank",
+                                      "--json", str(path)])
     programs.main()
     record = json.loads(path.read_text())
     record_schema.validate(record)
     rows = record["rungs"]
     assert [(row["program"], row["products"]) for row in rows] == [
-        (name, products) for name in ("matrix_exp", "cdist", "pca_lowrank")
+        (name, products) for name in ("K-FAC", "matrix_exp", "cdist", "pca_lowrank")
         for products in ("torch", "ieee", "emulated")]
     for row in rows:
         assert (row["package"], row["version"]) == ("torch", version("torch"))

@@ -33,7 +33,7 @@ class Scaled(TorchDispatchMode):
 def quickly(monkeypatch: pytest.MonkeyPatch, factor: float) -> dict[tuple[str, str], dict[str, Any]]:
     """Rows by workload and products, with those of ``ieee`` off by a factor."""
     @contextmanager
-    def using(products: str) -> Any:
+    def using(products: str, linalg: bool) -> Any:
         if products == tool.TORCH:
             yield None
             return

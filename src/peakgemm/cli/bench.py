@@ -16,18 +16,22 @@ from ..runtime.device import Gpu
 from ..tools.bench import bench, contenders, records
 from ..tools.bench import columns as c
 from ..tools.bench.contenders import CONTENDERS, Contender
-from ..tools.bench.peers import Peer
+from ..tools.bench.peers import Peer, TorchPeer
 from ..tools.bench.roofline import copy_gbs
 from ..tools.bench.suites import NAMES, groups
 from ..tools.bench.summary import summaries
 from ..tools.bench.timer import Timer
 from ..tools.bench.variants import IEEE, Variant, named
 from ..tools.report.figures import WIDTH, ratio_chart
-from . import linalg, parse
+from . import parse
 from .console import err, out, progress, show
 from .measuring import chosen_for, keep, measuring, why_not
 
 Row = Mapping[str, Any]
+LINALG = (c.CASE, c.Column("precision", "precision"), c.Column("ms", "ms", 3), c.Column("torch's", "baseline_ms", 3),
+          c.Column("TFLOPS", "tflops", 1), c.Column("ratio", "ratio", 2),
+          c.Column("of product", "share_of_product", 2), c.Column("error", "max_error", 2),
+          c.Column("torch's", "reference_error", 2))
 
 
 def command(
@@ -50,7 +54,7 @@ def command(
         given = {"--shape": shape, "--precision": precision, "--prepared": prepared, "--svg": svg,
                  "--peers": peers != "cublas"}
         parse.only_for("products", given, "suite linalg")
-        linalg.bench(seconds, arch, json)
+        _linalg(seconds, arch, json)
         return
     chosen = groups(suite or (None if shape else "square"), shape)
     variants = named(precision or [IEEE.precision], prepared)
@@ -99,10 +103,41 @@ def command(
     if svg is not None:
         records.write_text(svg, ratio_chart(rows, f"{name}, FP32, random data", WIDTH).text(alone=True))
         out.print(f"Plot written to {svg}")
-    failed = [f"{Variant.of(row).name(row['name'])}: {row['error']}" for row in rows if "error" in row]
+    _fail([f"{Variant.of(row).name(row['name'])}: {row['error']}" for row in rows if "error" in row])
+
+
+def _linalg(seconds: float, arch: str | None, json: Path | None) -> None:
+    """Linear algebra beside torch's cuBLAS and cuSOLVER."""
+    gpu = device.find()
+    target = parse.target(arch, gpu)
+    records.check_writable(json)
+    measured_on, peer = measuring(gpu, target)
+    if measured_on is None or not isinstance(peer, TorchPeer):
+        why = "torch is missing; run: pip install torch" if peer else why_not(gpu, target)
+        out.print(f"Not timed: the suite linalg runs beside torch, and {why}", soft_wrap=True)
+        return
+    from ..tools.bench import linalg
+
+    rows: list[dict[str, Any]] = []
+    chosen, timer = linalg.cases(), Timer(peer, seconds)
+    with progress("measuring", len(chosen)) as done:
+        for row in linalg.rows(chosen, measured_on, timer, done):
+            rows.append(row)
+            record = records.record(measured_on, target, [{"rungs": rows}], versions=peer.versions())
+            if json is not None and records.replaceable(json):
+                records.write(json, record)
+    show("Linear algebra, random data", LINALG, [row for row in rows if "ms" in row],
+         "ratio: torch's time over ours. of product: our time over our full product's.\n"
+         "error: the largest residual over the norms of its row and column, in eps, in FP64.")
+    keep(json, record)
+    _fail([f"{row['name']}, {row['precision']}: {row['error']}" for row in rows if "error" in row])
+
+
+def _fail(failed: Sequence[str]) -> None:
+    """Exit with 1 where something failed."""
+    for line in failed:
+        err.print(f"Failed: {line}", soft_wrap=True)
     if failed:
-        for line in failed:
-            err.print(f"Failed: {line}", soft_wrap=True)
         raise typer.Exit(1)
 
 

@@ -27,14 +27,39 @@ __device__ __forceinline__ float2 scaled(float2 v, float re, float im) {
   return make_float2(re * v.x - im * v.y, re * v.y + im * v.x);
 }
 
-__device__ __forceinline__ float2 load(const float* A, long long at, const Pack& s) {
-  if (s.mode == COMBINE) {
-    const float* const product = A + at;
-    const float real = product[0], imaginary = product[s.plane], both = product[2 * s.plane];
-    return make_float2(real - imaginary, both - real - imaginary);
+// Where a thread reads a matrix and writes a tile, or the other way: lanes go along the unit stride of the matrix.
+struct Line {
+  int r, c;  // in the tile
+
+  __device__ __forceinline__ Line(const Strides& matrix, int line) {
+    const int lane = threadIdx.x % 32, other = threadIdx.x / 32 + WARPS * line;
+    r = matrix.along_rows() ? lane : other;
+    c = matrix.along_rows() ? other : lane;
   }
-  const float2 v = reinterpret_cast<const float2*>(A)[at];
-  return make_float2(v.x, s.conjugated ? -v.y : v.y);
+};
+
+// All loads of a thread are under way at once.
+template <bool PRODUCTS>
+__device__ __forceinline__ void load(float2 (&tile)[TILE][TILE + 1], const float* A, const Pack& s, int row, int column) {
+  float2 values[LINES];
+#pragma unroll
+  for (int line = 0; line < LINES; ++line) {
+    const Line at(s.from, line);
+    if (row + at.r >= s.rows || column + at.c >= s.columns) continue;
+    const long long from = s.from.at(row + at.r, column + at.c);
+    if (PRODUCTS) {
+      const float real = A[from], imaginary = A[from + s.plane], both = A[from + 2 * s.plane];
+      values[line] = make_float2(real - imaginary, both - real - imaginary);
+    } else {
+      values[line] = reinterpret_cast<const float2*>(A)[from];
+    }
+  }
+#pragma unroll
+  for (int line = 0; line < LINES; ++line) {
+    const Line at(s.from, line);
+    if (s.conjugated) values[line].y = -values[line].y;
+    tile[at.r][at.c] = values[line];
+  }
 }
 
 __device__ __forceinline__ void store(float* C, long long at, float2 v, const Pack& s) {
@@ -53,27 +78,21 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 linalg_complex_pack(const float* A, const float* B, const float* C0, float* C, char* workspace,
                     const __grid_constant__ Pack s) {
   __shared__ float2 tile[TILE][TILE + 1];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int down = (s.rows + TILE - 1) / TILE, across = (s.columns + TILE - 1) / TILE;
   const int first_column = blockIdx.x % across * TILE, first_row = blockIdx.x / across % down * TILE;
   const long long batch = blockIdx.x / across / down;
   previous_kernel_has_ended();
-#pragma unroll
-  for (int line = 0; line < LINES; ++line) {
-    const int other = warp + WARPS * line;
-    const int r = s.from.along_rows() ? lane : other, c = s.from.along_rows() ? other : lane;
-    const int row = first_row + r, column = first_column + c;
-    if (row < s.rows && column < s.columns) tile[r][c] = load(A, batch * s.from.batch + s.from.at(row, column), s);
-  }
+  const float* const from = A + batch * s.from.batch * (s.mode == COMBINE ? 1 : 2);
+  if (s.mode == COMBINE) load<true>(tile, from, s, first_row, first_column);
+  else load<false>(tile, from, s, first_row, first_column);
   __syncthreads();
   const bool adds = s.mode == COMBINE && (s.beta_re != 0.f || s.beta_im != 0.f);
 #pragma unroll
   for (int line = 0; line < LINES; ++line) {
-    const int other = warp + WARPS * line;
-    const int r = s.to.along_rows() ? lane : other, c = s.to.along_rows() ? other : lane;
-    const int row = first_row + r, column = first_column + c;
+    const Line inside(s.to, line);
+    const int row = first_row + inside.r, column = first_column + inside.c;
     if (row >= s.rows || column >= s.columns) continue;
-    float2 value = scaled(tile[r][c], s.factor_re, s.factor_im);
+    float2 value = scaled(tile[inside.r][inside.c], s.factor_re, s.factor_im);
     if (adds) {
       const long long at = batch * s.old.batch + s.old.at(row, column);
       const float2 old = scaled(reinterpret_cast<const float2*>(C0)[at], s.beta_re, s.beta_im);

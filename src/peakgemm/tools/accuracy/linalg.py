@@ -12,7 +12,7 @@ from zlib import crc32
 import numpy as np
 import torch
 
-from ..bench.linalg import OPERATIONS, PRECISIONS, definite
+from ..bench.linalg import OPERATIONS, definite
 from ..bench.records import first_line
 from .suite import Report
 from .verdict import FAIL, PASS, SKIPPED, WORSE, Row
@@ -90,7 +90,8 @@ def judge(device: str, sizes: Sequence[int] | None, seed: int,
     """Judge every operation on every kind of matrix in every precision, on torch's ``device``: ``cuda``, or ``cpu``
     for what is computed without a GPU. ``sizes``: orders of the matrices; None: `SIZES`."""
     steps = [(family, n) for family in FAMILIES for n in sizes or SIZES]
-    contenders = (CUBLAS,) * (device == "cuda") + tuple(f"{OURS}:{name}" for name in PRECISIONS["complex product"])
+    ours = tuple(f"{OURS}:{name}" for name in OPERATIONS["complex product"].precisions)  # it has all
+    contenders = (CUBLAS, *ours) if device == "cuda" else ours
     report, done = Report(LAPACK, contenders, "torch" if device == "cuda" else "numpy", seed), progress(len(steps))
     for family, n in steps:
         draw = np.random.default_rng([seed, crc32(f"{family} {n}".encode())])
@@ -111,8 +112,7 @@ def _judged(test: str, family: str, n: int, operands: tuple[Any, ...]) -> Iterat
     calls: dict[str, Callable[..., Any]] = {LAPACK: lambda *given: operation.theirs(*(x.cpu() for x in given))}
     if place.type == "cuda":
         calls[CUBLAS] = operation.theirs
-    calls |= {f"{OURS}:{name}": partial(operation.ours, precision=name)
-              for name in PRECISIONS.get(test, ("ieee", "emulated"))}
+    calls |= {f"{OURS}:{name}": partial(operation.ours, precision=name) for name in operation.precisions}
     limit, references = operation.limit(n, n), list[float]()
     for name, call in calls.items():
         figure, note = inf, ""

@@ -35,6 +35,7 @@ class Operation(NamedTuple):
         residual: of operands and result, and the norms of its rows and columns, for operands in FP64.
         roundings: of the textbook's bound, as a sum of that length has, by the two sizes.
         flops: of one matrix, by the two sizes.
+        sizes: of the suite's cases: both sizes, and how many matrices a call has.
         product: our full product, beside which a symmetric one is timed.
     """
 
@@ -45,6 +46,8 @@ class Operation(NamedTuple):
     residual: Callable[..., tuple[Any, Any, Any]]
     roundings: Callable[[int, int], int]
     flops: Callable[[int, int], float]
+    sizes: tuple[tuple[int, int, int], ...]
+    precisions: tuple[str, ...] = ("ieee", "emulated")
     product: Callable[..., Any] | None = None
 
     def error(self, operands: Matrices, result: Any) -> float:
@@ -98,40 +101,49 @@ def _of_solution(factor: Any, right: Any, x: Any) -> tuple[Any, Any, Any]:
     return factor @ (factor.mT @ x) - right, scale, (scale.unsqueeze(-2) @ x.abs()).squeeze(-2)
 
 
+def _squares(*sizes: int) -> tuple[tuple[int, int, int], ...]:
+    return tuple((n, n, 1) for n in sizes)
+
+
+_BATCHES = ((128, 128, 512), (512, 512, 64))
 OPERATIONS = {
     "syrk": Operation(
         "cublasSsyrk", lambda randn, n, k: (randn(n, k), randn(n, n)),
         lambda a, c, precision: syrk(a, out=c, precision=precision), _syrk,
         lambda a, _, c: ((c - a @ a.mT).tril(), a.norm(dim=-1), a.norm(dim=-1)),
         roundings=lambda n, k: k, flops=lambda n, k: n * (n + 1) * k,
+        sizes=_squares(2048, 4096, 8192, 16384),
         product=lambda a, c, precision: api.matmul(a, a.mT, out=c, precision=precision)),
     "trsm": Operation(
         "torch.linalg.solve_triangular", lambda randn, n, m: (_factor(randn, n), randn(n, m)),
         trsm, partial(torch.linalg.solve_triangular, upper=False),
         lambda a, b, x: (a @ x - b, a.norm(dim=-1), x.norm(dim=-2)),
-        roundings=lambda n, m: n, flops=lambda n, m: n * n * m),
+        roundings=lambda n, m: n, flops=lambda n, m: n * n * m,
+        sizes=_squares(1024, 2048, 4096, 8192, 16384) + _BATCHES),
     "cholesky": Operation(
         "torch.linalg.cholesky_ex", lambda randn, n, _: (definite(randn, n),), cholesky_ex, torch.linalg.cholesky_ex,
         lambda a, x: (x @ x.mT - a, *2 * (a.diagonal(dim1=-2, dim2=-1).sqrt(),)),
-        roundings=lambda n, _: n + 1, flops=lambda n, _: n**3 / 3),
+        roundings=lambda n, _: n + 1, flops=lambda n, _: n**3 / 3,
+        sizes=_squares(512, 1024, 2048, 4096, 8192, 16384) + _BATCHES),
     "cholesky_solve": Operation(
         "torch.cholesky_solve", lambda randn, n, m: (randn(n, m), _factor(randn, n)),
         cholesky_solve, torch.cholesky_solve, lambda b, factor, x: _of_solution(factor, b, x),
-        roundings=lambda n, _: 3 * n + 1, flops=lambda n, m: 2 * n * n * m),
+        roundings=lambda n, _: 3 * n + 1, flops=lambda n, m: 2 * n * n * m,
+        sizes=((1024, 256, 1), (4096, 256, 1), (8192, 256, 1), (16384, 256, 1))),
     "cholesky_inverse": Operation(
         "torch.cholesky_inverse", lambda randn, n, _: (_factor(randn, n),), cholesky_inverse, torch.cholesky_inverse,
         lambda factor, x: _of_solution(factor, torch.eye(len(x), device=x.device), x),
-        roundings=lambda n, _: 3 * n + 1, flops=lambda n, _: 2 * n**3 / 3),
+        roundings=lambda n, _: 3 * n + 1, flops=lambda n, _: 2 * n**3 / 3, sizes=_squares(4096)),
     "complex product": Operation(
         "torch.matmul", lambda randn, n, _: tuple(torch.complex(randn(n, n), randn(n, n)) for _ in range(2)),
         api.matmul, torch.matmul, lambda a, b, c: (c - a @ b, a.norm(dim=-1), b.norm(dim=-2)),
-        roundings=lambda n, _: 2 * n, flops=lambda n, _: 8 * n**3),
+        roundings=lambda n, _: 2 * n, flops=lambda n, _: 8 * n**3,
+        sizes=_squares(2048, 4096, 8192), precisions=("ieee", "emulated", "emulated-3m")),
     "covariance": Operation(
         "torch.mm", lambda randn, n, k: (randn(k, n),), partial(gram, trans=True), lambda a: torch.mm(a.mT, a),
         lambda a, c: (c - a.mT @ a, a.norm(dim=-2), a.norm(dim=-2)),
-        roundings=lambda n, k: k, flops=lambda n, k: n * (n + 1) * k),
+        roundings=lambda n, k: k, flops=lambda n, k: n * (n + 1) * k, sizes=((4096, 100_000, 1),)),
 }
-PRECISIONS = {"complex product": ("ieee", "emulated", "emulated-3m")}  # of the others the first two
 
 
 class Case(NamedTuple):
@@ -140,28 +152,20 @@ class Case(NamedTuple):
     operation: str
     n: int
     columns: int
-    batch: int = 1
-    precision: str = "ieee"
+    batch: int
+    precision: str
 
     @property
     def name(self) -> str:
-        """``trsm 4096 x 256``, of a batch ``trsm 128, 512 of``."""
+        """``trsm 4096 x 256``, of a batch ``trsm 128, batch 512``."""
         return (f"{self.operation} {self.n}" + f" x {self.columns}" * (self.columns != self.n)
-                + f", {self.batch} of" * (self.batch > 1))
+                + f", batch {self.batch}" * (self.batch > 1))
 
 
 def cases() -> list[Case]:
     """Those of the suite, each in every precision."""
-    squares = {"syrk": (2048, 4096, 8192, 16384), "trsm": (1024, 2048, 4096, 8192, 16384),
-               "cholesky": (512, 1024, 2048, 4096, 8192, 16384), "cholesky_inverse": (4096,),
-               "complex product": (2048, 4096, 8192)}
-    chosen = [Case(operation, n, n) for operation, sizes in squares.items() for n in sizes]
-    chosen += [Case("cholesky_solve", n, 256) for n in (1024, 4096, 8192, 16384)]
-    chosen += [Case(operation, n, n, count) for operation in ("cholesky", "trsm")
-               for count, n in ((512, 128), (64, 512))]
-    chosen.append(Case("covariance", 4096, 100_000))
-    return [case._replace(precision=precision) for case in chosen
-            for precision in PRECISIONS.get(case.operation, ("ieee", "emulated"))]
+    return [Case(name, *sizes, precision) for name, operation in OPERATIONS.items() for sizes in operation.sizes
+            for precision in operation.precisions]
 
 
 def rows(chosen: Iterable[Case], gpu: Gpu, timer: Timer, done: Callable[[str], None]) -> Iterator[Row]:

@@ -55,22 +55,23 @@ __device__ __forceinline__ void load_quad(float* to, const float* from) {
   *reinterpret_cast<float4*>(to) = *reinterpret_cast<const float4*>(from);
 }
 
-// The elements of a matrix that one of COUNT threads moves, lanes along what is contiguous: body(row, column, address).
-template <int COUNT, typename Pointer, typename Body>
-__device__ __forceinline__ void each_element(Pointer first, const Strides& s, int thread, Body body) {
+// A thread's elements of a matrix, lanes along what is contiguous: of all lines that one every `apart` lines from `line`
+// on. body(row, column, address)
+template <typename Pointer, typename Body>
+__device__ __forceinline__ void each_element(Pointer first, const Strides& s, int line, int apart, Body body) {
   const bool along = s.along_rows();
-  const int inside = thread % ROWS;
+  const int inside = threadIdx.x % ROWS;
   const long long step = along ? s.column : s.row;
-  Pointer at = first + inside * (along ? s.row : s.column) + thread / ROWS * step;
+  Pointer at = first + inside * (along ? s.row : s.column) + line * step;
 #pragma unroll 2
-  for (int line = thread / ROWS; line < ROWS; line += COUNT / ROWS, at += COUNT / ROWS * step)
-    body(along ? inside : line, along ? line : inside, at);
+  for (; line < ROWS; line += apart, at += apart * step) body(along ? inside : line, along ? line : inside, at);
 }
 
-// ROWS threads: the factor, or the inverse, which lies as its rows do, with zeros above the diagonal. Not inlined, as
-// code that is run once takes as long to be fetched as to run.
-__device__ __noinline__ void store(float* to, const Strides& s, const Shared& shared, int n, bool factor, int thread) {
-  each_element<ROWS>(to, s, thread, [&](int r, int c, float* at) {
+// The factor, or the inverse, with zeros above the diagonal. Not inlined, as code that is run once takes as long to be
+// fetched as to run.
+__device__ __noinline__ void store(float* to, const Strides& s, const Shared& shared, int n, bool factor, int line,
+                                   int apart) {
+  each_element(to, s, line, apart, [&](int r, int c, float* at) {
     const float* const corner = &shared.corner[r][c % STEP];
     const float* const below = r / STEP == c / STEP ? corner : &shared.square[c][r];
     if (r < n && c < n) *at = r >= c ? *(factor ? below : &shared.square[r][c]) : 0.f;
@@ -216,7 +217,7 @@ __device__ __forceinline__ int eliminate(const Elimination& e, Shared& shared) {
   const int thread = threadIdx.x, steps = (e.n + STEP - 1) / STEP;
   // Above the diagonal are zeros of X, rows behind the last are those of an identity.
   if (thread < UPDATING) {
-    each_element<UPDATING>(e.from, e.from_strides, thread, [&](int r, int c, const float* at) {
+    each_element(e.from, e.from_strides, thread / ROWS, UPDATING / ROWS, [&](int r, int c, const float* at) {
       copy4_or_zero(shared_address(&shared.square[r][c]), at, r < e.n && c <= r);
     });
     copies_wait_all();
@@ -228,10 +229,12 @@ __device__ __forceinline__ int eliminate(const Elimination& e, Shared& shared) {
   if (thread < UPDATING) update<FACTOR>(shared, steps);
   else failed = solve<FACTOR>(shared, thread - UPDATING, steps);
   __syncthreads();
-  const bool factor = FACTOR && thread < ROWS;
-  if (factor || (thread >= ROWS && thread < 2 * ROWS))
+  // Two groups of ROWS threads store the factor, the third one the inverse; or all three that.
+  const int group = thread / ROWS;
+  const bool factor = FACTOR && group < 2;
+  if (group < 3)
     store(factor ? e.factor : e.inverse, factor ? e.factor_strides : e.inverse_strides, shared, e.n, factor,
-          thread % ROWS);
+          FACTOR ? group % 2 : group, factor ? 2 : FACTOR ? 1 : 3);
   return failed;
 }
 

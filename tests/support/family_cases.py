@@ -308,7 +308,7 @@ ELSEWHERE = [Case(131, 67, 45, kernel=kernel, config=None, arch=arch)
 # Squares of either parity a side, tiles past the edge; square, high and wide tiles, each way to share K.
 CUT = [TILE, replace(TILE, split=3), replace(TILE, split=0), replace(TILE, slices=2), SLICED,
        replace(SLICED, slices=2, chunked=True, copy_groups=1, cluster=8), ROWS_OF_TWO, replace(ROWS_OF_TWO, split=2),
-       replace(TILE, bm=64, tm=8), replace(TILE, bm=64, tm=8, slices=2, split=0)]
+       replace(TILE, bm=64, tm=8, slices=2, split=0), replace(TILE, bn=64, tn=16)]
 CUT_BY_TENSOR_CORES = [(FP16X3.default, 130), (replace(FP16X3.default, split=0), 200), (HALVED["fp16x3"], 130),
                        (replace(FP16X3.default, cluster=2), 260)]
 SIDES = (Triangle.LOWER, Triangle.UPPER)

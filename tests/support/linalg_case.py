@@ -100,8 +100,8 @@ def products(n: int, k: int, left_batch: tuple[int, ...] = (), right_batch: tupl
         yield Case("syrk", (a, c), flags | {"alpha": 1.5, "beta": -0.5},
                    _equals(half(1.5 * x @ mT(x), lower) - 0.5 * old,
                            half(1.5 * abs(x) @ abs(mT(x)), lower) + abs(old)), k)
-        yield Case("syr2k", (a, b, c), flags | {"alpha": -2.0},
-                   _equals(half(-2 * (x @ mT(y) + y @ mT(x)), lower) + old,
+        yield Case("syr2k", (a, b, c), flags | {"alpha": -2.0, "beta": 0.5},
+                   _equals(half(-2 * (x @ mT(y) + y @ mT(x)), lower) + 0.5 * old,
                            half(4 * abs(x) @ abs(mT(y)), lower) + half(4 * abs(y) @ abs(mT(x)), lower) + abs(old)), k)
         if lower:
             yield Case("gram", (a,), {"trans": trans}, _equals(x @ mT(x), abs(x) @ abs(mT(x))), k)

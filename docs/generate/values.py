@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from statistics import geometric_mean, median
 from typing import Any
 
@@ -63,6 +64,12 @@ def _of_ours(row: Row) -> float:
 def _microseconds(record: Record, name: str, whose: str) -> str:
     row = next(row for row in record["rungs"] if row["name"] == name)
     return f"{1000 * median(row['samples_ms'][whose]):.2f} us"
+
+
+def _linalg(record: Record, name: str) -> str:
+    """The ratio of a case in emulated precision."""
+    return next(f"{row['ratio']:.1f}" for row in record["rungs"] if "ms" in row
+                and (row["name"], row["precision"]) == (name, "emulated"))
 
 
 def _slow(record: Record) -> list[str]:
@@ -232,6 +239,8 @@ VALUES = {
     "verify.h200": Value("h200/verify.json", _verified),
     "programs.gpytorch-ms": Value(PROGRAMS, lambda r: _between(r, "GPyTorch")),
     "programs.gpytorch-products": Value(PROGRAMS, _products),
+    **{f"linalg.{word}": Value("h100/linalg.json", partial(_linalg, name=f"{name} 8192")) for word, name in (
+        ("syrk", "syrk"), ("trsm", "trsm"), ("cholesky", "cholesky"), ("complex", "complex product"))},
     "reproducible.few": Value(REPRODUCIBLE, lambda r: f"{r['speeds']['summary']['least_of_default_of_few_rows']:.2f}"),
     "sass.instructions": Value(SASS, lambda r: f"{sum(x['instructions'] for x in r['compiler_output']):,}"),
     "sass.alarms": Value(SASS, lambda r: str(sum(x["with_hazards"] for x in r["compiler_output"]) or "no")),

@@ -103,7 +103,8 @@ def test_out(n: int, kind: str, precision: str) -> None:
         assert torch.equal(other(out, 1 if lower else -1), other(before, 1 if lower else -1))
         s = tensor(linalg_case.LAYOUTS[kind](definite(n, n)))
         want = linalg.cholesky(s, upper=not lower, precision=precision)
-        assert linalg.cholesky(s, upper=not lower, out=s, precision=precision) is s and torch.equal(s, want)
+        assert linalg.cholesky(s, upper=not lower, out=s, precision=precision) is s
+        torch.testing.assert_close(s, want, atol=1e-5, rtol=1e-5)  # another layout may have another kernel
         t, b = tensor(triangular(n, n)), tensor(linalg_case.LAYOUTS[kind](normal(n, 9)))
         want = linalg.trsm(t, b, lower=lower, precision=precision)
         version = b._version

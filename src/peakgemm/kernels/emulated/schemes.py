@@ -69,6 +69,7 @@ def ieee_bytes() -> int:
 class TensorConfig(Config):
     """How products on tensor cores are cut."""
 
+    traits = "alternate", "in_pairs", "meanwhile"
     stages: int = 1
     raster: int = 1
     producers: int = 0
@@ -77,11 +78,6 @@ class TensorConfig(Config):
     cluster: int = 1         # blocks, one below the other, that share what they copy of B
     accumulations: int = 1   # how often a chunk's products are added up in FP32
     trans_c: bool = False    # C^T is computed
-
-    def macros(self) -> dict[str, int]:
-        """The fields, and what follows from them: each property below by its name in capitals."""
-        return Config.macros(self) | {name.upper(): int(getattr(self, name))
-                                      for name in ("alternate", "in_pairs", "meanwhile")}
 
     @property
     def alternate(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from ..family import Launch
-from .leaves import Strides, _launch, _tiles
+from .leaves import Strides, launch_of, tiles
 
 
 class Mode(IntEnum):
@@ -38,6 +38,6 @@ def complex_pack(arch: str, mode: Mode, count: int, rows: int, columns: int, sou
         factor, beta: complex numbers. C0 is not read where ``beta`` is 0.
         old: strides of C0.
     """
-    blocks = count * _tiles(rows) * _tiles(columns)
-    return _launch("complex_pack", arch, blocks, "10q4i5f4x", source, old or target, target, plane, rows, columns, mode,
+    blocks = count * tiles(rows) * tiles(columns)
+    return launch_of("complex_pack", arch, blocks, "10q4i5f4x", source, old or target, target, plane, rows, columns, mode,
                   conjugated, second_sign, factor.real, factor.imag, beta.real, beta.imag)

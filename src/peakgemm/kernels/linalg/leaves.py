@@ -46,10 +46,10 @@ def triangle(arch: str, rows: int, columns: int, source: Strides, target: Stride
 
     ``mirror``: the square C := the symmetric matrix of which A has the lower triangle. C may be A, by the same strides.
     """
-    lines = count * _tiles(rows)
-    strip = _STRIP if lines * _tiles(columns) >= _MANY_TILES else 1
-    blocks = lines * -(-_tiles(columns) // strip)
-    return _launch("triangle", arch, blocks, "6q6i", source, target, rows, columns, unit, mirror, strip, 0)
+    lines = count * tiles(rows)
+    strip = _STRIP if lines * tiles(columns) >= _MANY_TILES else 1
+    blocks = lines * -(-tiles(columns) // strip)
+    return launch_of("triangle", arch, blocks, "6q6i", source, target, rows, columns, unit, mirror, strip, 0)
 
 
 def cholesky_block(arch: str, n: int, matrix: Strides, factor: Strides, inverse: Strides, count: int, *,
@@ -61,7 +61,7 @@ def cholesky_block(arch: str, n: int, matrix: Strides, factor: Strides, inverse:
     not positive definite, info becomes ``first`` plus its order, and what both outputs then hold is undefined.
     """
     _require(1 <= n <= BLOCK, f"a block of {n} rows; give 1 to {BLOCK}")
-    return _launch("cholesky_block", arch, count, "9q2i", matrix, factor, inverse, n, first, eliminates=True)
+    return launch_of("cholesky_block", arch, count, "9q2i", matrix, factor, inverse, n, first, eliminates=True)
 
 
 def invert_block(arch: str, n: int, size: int, matrix: Strides, count: int, *, unit: bool = False) -> Launch:
@@ -74,7 +74,7 @@ def invert_block(arch: str, n: int, size: int, matrix: Strides, count: int, *, u
     blocks = -(-n // BLOCK)
     fillers = _FILLERS if size > min(n, BLOCK) else 0
     values = matrix, n, size, unit, blocks, count * blocks, 0
-    return _launch("invert_block", arch, count * blocks * (1 + fillers), "3q6i", *values, eliminates=True)
+    return launch_of("invert_block", arch, count * blocks * (1 + fillers), "3q6i", *values, eliminates=True)
 
 
 def growth(arch: str, n: int, size: int, matrix: Strides, count: int, bound: float, *,
@@ -85,8 +85,8 @@ def growth(arch: str, n: int, size: int, matrix: Strides, count: int, bound: flo
     for each, which becomes 1 where the largest row sum of ``|B| |A|`` is greater than ``bound`` or is no number,
     else 0. The workspace: ``n`` floats for each matrix.
     """
-    blocks = count * _tiles(n)
-    return [_launch("growth", arch, blocks, "3q4if4x", matrix, n, size, unit, second, bound)
+    blocks = count * tiles(n)
+    return [launch_of("growth", arch, blocks, "3q4if4x", matrix, n, size, unit, second, bound)
             for second in (False, True)]
 
 
@@ -98,7 +98,7 @@ def substitute(arch: str, size: int, columns: int, matrix: Strides, right: Strid
     for each matrix, of which number ``block`` counts.
     """
     values = matrix, right, target, size, columns, unit, transposed, block, blocks
-    return _launch("substitute", arch, count * _tiles(columns), "9q6i", *values)
+    return launch_of("substitute", arch, count * tiles(columns), "9q6i", *values)
 
 
 def recipes(arch: str) -> list[Recipe]:
@@ -106,7 +106,7 @@ def recipes(arch: str) -> list[Recipe]:
     return [_recipe(name, arch) for name in ("triangle", "cholesky_block", "invert_block", "growth", "substitute")]
 
 
-def _launch(name: str, arch: str, blocks: int, layout: str, *values: Strides | float,
+def launch_of(name: str, arch: str, blocks: int, layout: str, *values: Strides | float,
             eliminates: bool = False) -> Launch:
     """The launch of ``NAME.cu``, whose struct has ``values``: strides first."""
     _require(not eliminates or architecture(arch).has_cp_async, f"linalg_{name}: {arch} lacks cp.async, or {_SHARED:,} "
@@ -123,7 +123,7 @@ def _recipe(name: str, arch: str) -> Recipe:
     return Recipe(text_of(file), f"linalg_{name}", architecture(arch).name, {}, file.name)
 
 
-def _tiles(size: int) -> int:
+def tiles(size: int) -> int:
     return -(-size // _TILE)
 
 

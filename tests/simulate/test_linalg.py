@@ -11,10 +11,10 @@ from linalg_case import LAYOUTS, Case, Interpreter, definite, half, laid_out, mT
 from peakgemm import linalg
 from peakgemm.linalg import positive_definite, triangular
 
-SMALL = [*laid_out(linalg_case.products(33, 20)), *laid_out(linalg_case.triangles(37, 5)),
+SMALL = [*laid_out(linalg_case.products(33, 20)), *list(laid_out(linalg_case.triangles(37, 5)))[::2],
          *laid_out(linalg_case.definites(37, 5))]
 BATCHED = [case for cases in (linalg_case.products, linalg_case.triangles, linalg_case.definites)
-           for case in [*list(laid_out(cases(7, 5, (2, 1), (3,))))[::3], *list(cases(7, 5, (1,), (3,)))[1::7]]]
+           for case in [*list(laid_out(cases(7, 5, (2, 1), (3,))))[::4], *list(cases(7, 5, (1,), (3,)))[1::7]]]
 
 
 @pytest.fixture
@@ -77,8 +77,8 @@ def test_columns_of_the_factor(interpreter: Interpreter, monkeypatch: pytest.Mon
     assert not np.triu(lower, 1).any() and abs(lower @ lower.T - a[0]).max() < 1e-5
 
 
-@pytest.mark.parametrize("layout", ["rows", "columns", "padded", "strided"])
-@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize(("layout", "lower"), [
+    ("rows", False), ("columns", True), ("padded", True), ("padded", False), ("strided", False)])
 def test_out(interpreter: Interpreter, layout: str, lower: bool) -> None:
     """Its other triangle stays, and what lies beside it; it may be the operand that a call overwrites."""
     a, old = normal(2, 40, 9), normal(2, 40, 40, seed=5)

@@ -39,5 +39,5 @@ def complex_pack(arch: str, mode: Mode, count: int, rows: int, columns: int, sou
         old: strides of C0.
     """
     blocks = count * tiles(rows) * tiles(columns)
-    return launch_of("complex_pack", arch, blocks, "10q4i5f4x", source, old or target, target, plane, rows, columns, mode,
-                  conjugated, second_sign, factor.real, factor.imag, beta.real, beta.imag)
+    return launch_of("complex_pack", arch, blocks, "10q4i5f4x", source, old or target, target, plane, rows, columns,
+                     mode, conjugated, second_sign, factor.real, factor.imag, beta.real, beta.imag)

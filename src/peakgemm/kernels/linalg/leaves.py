@@ -107,7 +107,7 @@ def recipes(arch: str) -> list[Recipe]:
 
 
 def launch_of(name: str, arch: str, blocks: int, layout: str, *values: Strides | float,
-            eliminates: bool = False) -> Launch:
+              eliminates: bool = False) -> Launch:
     """The launch of ``NAME.cu``, whose struct has ``values``: strides first."""
     _require(not eliminates or architecture(arch).has_cp_async, f"linalg_{name}: {arch} lacks cp.async, or {_SHARED:,} "
                                                                 "bytes of shared memory; use sm_80 or later")
@@ -124,6 +124,7 @@ def _recipe(name: str, arch: str) -> Recipe:
 
 
 def tiles(size: int) -> int:
+    """Tiles along so many rows or columns."""
     return -(-size // _TILE)
 
 

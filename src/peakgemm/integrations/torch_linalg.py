@@ -44,7 +44,7 @@ class Sizes(NamedTuple):
 
 # On an H100 (results/h100/linalg.json), by precision="emulated". Below these torch keeps the call.
 FASTER = {
-    "factor": Sizes(rows=4096),
+    "factor": Sizes(rows=1024),
     "factor, ieee": Sizes(rows=8192),
     "solve": Sizes(rows=512, columns=256, batch_columns=64),
     "inverse": Sizes(rows=1024),

@@ -72,6 +72,17 @@ def _linalg(record: Record, name: str) -> str:
                 and (row["name"], row["precision"]) == (name, "emulated"))
 
 
+def _failed(record: Record, field: Callable[[Row], float]) -> str:
+    """Of the one case that fails, a number."""
+    row, = (row for row in record["rungs"] if any(x["verdict"] == "fail" for x in row["results"].values()))
+    return f"{field(row):.0f}"
+
+
+def _speedup(record: Record, program: str) -> str:
+    return next(f"{row['speedup']:.1f}" for row in record["rungs"]
+                if (row["program"], row["products"]) == (program, "emulated"))
+
+
 def _slow(record: Record) -> list[str]:
     rows = sorted((row for row in record["rungs"] if row["ratio_to_cublas"] < UNCHOSEN),
                   key=lambda row: float(row["ratio_to_cublas"]))
@@ -241,6 +252,11 @@ VALUES = {
     "programs.gpytorch-products": Value(PROGRAMS, _products),
     **{f"linalg.{word}": Value("h100/linalg.json", partial(_linalg, name=f"{name} 8192")) for word, name in (
         ("syrk", "syrk"), ("trsm", "trsm"), ("cholesky", "cholesky"), ("complex", "complex product"))},
+    "linalg.failed-eps": Value("h100/accuracy-linalg.json", partial(
+        _failed, field=lambda row: max(x["figure"] for x in row["results"].values()))),
+    "linalg.failed-bound": Value("h100/accuracy-linalg.json", partial(_failed, field=lambda row: row["limit"])),
+    "linalg.k-fac": Value("h100/programs-linalg.json", partial(_speedup, program="K-FAC")),
+    "linalg.gp": Value("h100/programs-linalg.json", partial(_speedup, program="GPyTorch by Cholesky")),
     "reproducible.few": Value(REPRODUCIBLE, lambda r: f"{r['speeds']['summary']['least_of_default_of_few_rows']:.2f}"),
     "sass.instructions": Value(SASS, lambda r: f"{sum(x['instructions'] for x in r['compiler_output']):,}"),
     "sass.alarms": Value(SASS, lambda r: str(sum(x["with_hazards"] for x in r["compiler_output"]) or "no")),

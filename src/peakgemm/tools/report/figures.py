@@ -306,4 +306,4 @@ def _others(data: Data) -> Iterator[Figure]:
                                       "place of torch's.")):
         for source in data.of(kind):
             ran = [row for row in source.rows if "error" not in row]
-            yield Figure(kind, title, text, (source,), table=Table.of_fields(ran))
+            yield Figure(source.path.stem, title, text, (source,), table=Table.of_fields(ran))

@@ -61,6 +61,17 @@ def test_blocks_whose_inverses_grow(interpreter: Interpreter, monkeypatch: pytes
     assert np.array_equal(errors[0][1][0], errors[1][1][0]) and errors[1][0][0] < n * 2.0**-24
 
 
+def test_a_factor_by_blocks_whose_inverses_grow(interpreter: Interpreter) -> None:
+    """Kahan's matrix, whose inverse grows by 10^8 in 200 rows: by its inverses the residual is a hundred times as large."""
+    n = 200
+    cosine = np.log(1e8) / n
+    triangle = (np.eye(n) - cosine * np.tri(n, k=-1)) * (1 - cosine**2) ** (np.arange(n) / 2)
+    a = (triangle @ triangle.T).astype(np.float32)
+    scale = np.sqrt(np.outer(a.diagonal(), a.diagonal()))
+    factor, info = linalg.cholesky_ex(a, stable=True)
+    assert info == 0 and (abs(np.float64(factor) @ factor.T - a) / scale).max() < 8 * 2.0**-23
+
+
 @pytest.mark.parametrize(("square", "upper", "in_place"), [(1024, False, True), (128, True, True), (128, False, False)])
 def test_columns_of_the_factor(interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch, square: int, upper: bool,
                                in_place: bool) -> None:

@@ -7,7 +7,7 @@ the transposed system: callers pass transposed matrices.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from ..kernels.linalg import leaves
@@ -62,8 +62,7 @@ def invert_blocks(program: Program, lower: Matrix, width: int, unit: bool = Fals
     """
     count, size, _ = lower.shape
     width = -(-min(width, size) // LEAF) * LEAF
-    inverses = Inverses(width, program.allocate(count, -(-size // width), width, width),
-                        program.allocate(count, 1, -(-size // width)) if stable else None, unit)
+    inverses = Inverses(width, program.allocate(count, -(-size // width), width, width), unit=unit)
     program.kernel(leaves.invert_block(program.arch, size, width, lower.layout, count, unit=unit), a=lower,
                    c=inverses.blocks)
     whole = size // width
@@ -74,10 +73,25 @@ def invert_blocks(program: Program, lower: Matrix, width: int, unit: bool = Fals
     if rest := size - whole * width:
         _grow(program, lower.diagonal(whole * width, rest), inverses.block(whole, rest), rest)
     if stable:
-        sums = program.allocate(count, 1, size)
-        for launch in leaves.growth(program.arch, size, width, lower.layout, count, _GROWTH * width, unit=unit):
-            program.kernel(launch, a=lower, b=inverses.blocks, c0=inverses.flags, workspace=sums)
+        inverses = replace(inverses, flags=_flags(program, lower, inverses.blocks, width, unit))
     return inverses
+
+
+def _flags(program: Program, lower: Matrix, inverses: Matrix, width: int, unit: bool) -> Matrix:
+    """An int32 for each diagonal block of ``lower``: whether its inverse grows too much to be multiplied with."""
+    count, size, _ = lower.shape
+    flags, sums = program.allocate(count, 1, -(-size // width)), program.allocate(count, 1, size)
+    for launch in leaves.growth(program.arch, size, width, lower.layout, count, _GROWTH * width, unit=unit):
+        program.kernel(launch, a=lower, b=inverses, c0=flags, workspace=sums)
+    return flags
+
+
+def _substitute(program: Program, corner: Matrix, right: Matrix, out: Matrix, flags: Matrix, block: int = 0, *,
+                unit: bool = False, transposed: bool = False) -> None:
+    """``out := corner^-1 right`` for matrices of the batch whose ``block`` is flagged."""
+    launch = leaves.substitute(program.arch, corner.rows, right.columns, corner.layout, right.layout, out.layout,
+                               corner.shape[0], block=block, blocks=flags.columns, unit=unit, transposed=transposed)
+    program.kernel(launch, a=corner, b=right, c0=flags, c=out)
 
 
 def _grow(program: Program, lower: Matrix, inverse: Matrix, size: int) -> None:
@@ -133,20 +147,18 @@ def solve(program: Program, lower: Matrix, inverses: Inverses, right: Matrix, ou
             source, scale = rest, 1.0
         program.product(target, inverse, source, alpha=scale, sparse=True)
         if inverses.flags is not None:
-            corner = lower.diagonal(first, rows)
-            launch = leaves.substitute(program.arch, rows, columns, corner.layout, source.layout, target.layout,
-                                       lower.shape[0], block=index, blocks=len(blocks), unit=inverses.unit,
-                                       transposed=transposed)
-            program.kernel(launch, a=corner, b=source, c0=inverses.flags, c=target)
+            _substitute(program, lower.diagonal(first, rows), source, target, inverses.flags, index, unit=inverses.unit,
+                        transposed=transposed)
 
 
-def factor(program: Program, matrix: Matrix, out: Matrix, info: Matrix) -> None:
+def factor(program: Program, matrix: Matrix, out: Matrix, info: Matrix, stable: bool = False) -> None:
     """``out := L`` with ``L L^T = matrix``, of which the lower triangle is read; ``out`` may be it.
 
     Of ``out`` the lower triangle is written, and of the diagonal blocks of `LEAF` zeros above. ``info``: an int32 for
     each matrix, 0 before. By recursion on the columns (Toledo, "Locality of Reference in LU Decomposition with Partial
     Pivoting", 1997): the left half of them, of all rows below, is factored, its products are subtracted from the right
-    half, then that is factored. `LEAF` columns are factored on the diagonal and multiplied by the inverse of that.
+    half, then that is factored. `LEAF` columns are factored on the diagonal and multiplied by the inverse of that;
+    ``stable``: where it grows they are solved by substitution.
     """
     count, size, _ = matrix.shape
     work = program.allocate(count, size, size)  # what is left of the matrix
@@ -163,8 +175,11 @@ def factor(program: Program, matrix: Matrix, out: Matrix, info: Matrix) -> None:
             block = leaves.cholesky_block(program.arch, width, panel.layout, target.layout, inverse.layout, count,
                                           first=first)
             program.kernel(block, a=panel, c=target, c0=info, workspace=inverse)
-            program.product(target.block(width, 0, rows - width, width), panel.block(width, 0, rows - width, width),
-                            inverse.diagonal(0, width).mT, sparse=True)
+            unsolved, solved = (x.block(width, 0, rows - width, width) for x in (panel, target))
+            program.product(solved, unsolved, inverse.diagonal(0, width).mT, sparse=True)
+            if stable and rows > width:
+                corner = target.block(0, 0, width, width)
+                _substitute(program, corner, unsolved.mT, solved.mT, _flags(program, corner, inverse, LEAF, False))
             return
         half = LEAF
         while 2 * half < width:

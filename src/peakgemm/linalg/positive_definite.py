@@ -20,13 +20,16 @@ class NotPositiveDefinite(PeakgemmError, np.linalg.LinAlgError):
     """A matrix has no Cholesky factorization; the message says which, and the order of the leading minor."""
 
 
-def cholesky(a: Any, *, upper: bool = False, out: Any = None, precision: str = "ieee", stream: Any = None) -> Any:
+def cholesky(a: Any, *, upper: bool = False, stable: bool = False, out: Any = None, precision: str = "ieee",
+             stream: Any = None) -> Any:
     """The lower triangular ``L`` with ``L L^T = a``, or with ``upper`` its transpose.
 
     Waits for the result, to know whether ``a`` is positive definite; `cholesky_ex` does not.
 
     Args:
         a: float32, ``(..., N, N)``, symmetric: the lower triangle is read, or with ``upper`` the upper one.
+        stable: for matrices whose condition comes near 10^7: columns are solved by substitution where the inverse of a
+            diagonal block grows, which the device decides. That takes longer where none does, too.
         out: written, ``(..., N, N)``; it may be ``a`` itself.
         precision, stream: as for `peakgemm.matmul`.
 
@@ -37,12 +40,12 @@ def cholesky(a: Any, *, upper: bool = False, out: Any = None, precision: str = "
         NotPositiveDefinite: a leading minor is not positive, or not a number.
         InvalidType, InvalidValue, OutOfMemory: as `peakgemm.gemm`; also InvalidValue where ``a`` is not square.
     """
-    factor, info = cholesky_ex(a, upper=upper, out=out, precision=precision, stream=stream)
+    factor, info = cholesky_ex(a, upper=upper, stable=stable, out=out, precision=precision, stream=stream)
     check_info(info)
     return factor
 
 
-def cholesky_ex(a: Any, *, upper: bool = False, out: Any = None, precision: str = "ieee",
+def cholesky_ex(a: Any, *, upper: bool = False, stable: bool = False, out: Any = None, precision: str = "ieee",
                 stream: Any = None) -> tuple[Any, Any]:
     """`cholesky` that does not wait, and raises nothing for an ``a`` that is not positive definite.
 
@@ -50,12 +53,12 @@ def cholesky_ex(a: Any, *, upper: bool = False, out: Any = None, precision: str 
         The factor, and LAPACK's ``info``: int32 of the batch's shape, 0, or the order of the first leading minor that
         is not positive. The factor of such a matrix is of no use.
     """
-    upper = as_bool(upper, "upper")
+    upper, stable = as_bool(upper, "upper"), as_bool(stable, "stable")
     shape = shape_of("cholesky", "a", a, square=True)
 
     def record(program: Program, m: dict[str, Matrix]) -> None:
         matrix, out = (m["a"].mT, m["out"].mT) if upper else (m["a"], m["out"])
-        factor(program, matrix, out, m["info"])
+        factor(program, matrix, out, m["info"], stable)
         if out.rows > LEAF:  # else there are zeros above already
             copy_triangle(program, out, out)
 
@@ -65,8 +68,8 @@ def cholesky_ex(a: Any, *, upper: bool = False, out: Any = None, precision: str 
         result = np.stack(factors).reshape(shape)
         return (transposed(result) if upper else result), np.array(info, np.int32).reshape(shape[:-2])
 
-    result: tuple[Any, Any] = run(Operation("cholesky", {"a": a}, shape, record, on_cpu, (upper,), "a", info=True,
-                                            out=out, precision=precision, stream=stream))
+    result: tuple[Any, Any] = run(Operation("cholesky", {"a": a}, shape, record, on_cpu, (upper, stable), "a",
+                                            info=True, out=out, precision=precision, stream=stream))
     return result
 
 

@@ -62,7 +62,7 @@ def test_blocks_whose_inverses_grow(interpreter: Interpreter, monkeypatch: pytes
 
 
 def test_a_factor_by_blocks_whose_inverses_grow(interpreter: Interpreter) -> None:
-    """Kahan's matrix, whose inverse grows by 10^8 in 200 rows: by its inverses the residual is a hundred times as large."""
+    """Kahan's matrix, whose inverse grows by 10^8 in 200 rows: by inverses the residual is a hundred times as large."""
     n = 200
     cosine = np.log(1e8) / n
     triangle = (np.eye(n) - cosine * np.tri(n, k=-1)) * (1 - cosine**2) ** (np.arange(n) / 2)

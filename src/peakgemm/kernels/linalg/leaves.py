@@ -35,10 +35,6 @@ class Strides:
     column: int
     batch: int = 0
 
-    def transposed(self) -> Strides:
-        """Those of the transposed matrices."""
-        return Strides(self.column, self.row, self.batch)
-
 
 def triangle(arch: str, rows: int, columns: int, source: Strides, target: Strides, count: int, *, unit: bool = False,
              mirror: bool = False) -> Launch:
@@ -102,8 +98,9 @@ def substitute(arch: str, size: int, columns: int, matrix: Strides, right: Strid
 
 
 def recipes(arch: str) -> list[Recipe]:
-    """Of all these kernels, which are the same whatever the sizes."""
-    return [_recipe(name, arch) for name in ("triangle", "cholesky_block", "invert_block", "growth", "substitute")]
+    """Of all these kernels, which are the same whatever the sizes; those that an architecture has cp.async for."""
+    eliminating = ("cholesky_block", "invert_block") if architecture(arch).has_cp_async else ()
+    return [_recipe(name, arch) for name in ("triangle", "growth", "substitute", *eliminating)]
 
 
 def launch_of(name: str, arch: str, blocks: int, layout: str, *values: Strides | float,

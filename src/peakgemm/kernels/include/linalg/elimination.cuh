@@ -8,9 +8,9 @@
 // eliminates in its own row. Update warps keep the square in registers, 8 x 8 a thread, subtract products of the columns
 // that are solved from those behind, and hand over the next panel of eight columns. They are a step late: what the last
 // step takes from a panel its own rows subtract.
-// The bottleneck is the chain of pivots, some 70 cycles each, and what is between two panels: two barriers and the
-// latencies of shared memory. Next to it are 0.7 million FMAs, 5,500 cycles of an SM. Code is short on purpose, though it
-// were faster unrolled: 3 KB take a microsecond to be fetched, and both roles' loops fit a scheduler's instruction cache.
+// The bottleneck is the chain from panel to panel: eight pivots, some 70 cycles each, two barriers and the latencies of
+// shared memory; then the update, which the next panel but one waits for. Below that are 0.7 million FMAs, 5,500 cycles
+// of an SM. Code is short on purpose: 150 KB of it, run a few times each, took 56 us (docs/notebook/25).
 
 #include "include/linalg/strides.cuh"
 #include "include/ptx/cp_async.cuh"
@@ -67,8 +67,7 @@ __device__ __forceinline__ void each_element(Pointer first, const Strides& s, in
   for (; line < ROWS; line += apart, at += apart * step) body(along ? inside : line, along ? line : inside, at);
 }
 
-// The factor, or the inverse, with zeros above the diagonal. Not inlined, as code that is run once takes as long to be
-// fetched as to run.
+// The factor, or the inverse, with zeros above the diagonal. Not inlined: one piece of code for both.
 __device__ __noinline__ void store(float* to, const Strides& s, const Shared& shared, int n, bool factor, int line,
                                    int apart) {
   each_element(to, s, line, apart, [&](int r, int c, float* at) {

@@ -127,7 +127,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type, str]] = {
     "c": (lambda: linalg.syrk(A, A), InvalidValue, r"c has shape \(4, 3\), the result has \(4, 4\); pass"),
     "c, symm": (lambda: linalg.symm(S, B, S), InvalidValue, r"c has shape \(4, 4\), the result has \(4, 3\); pass"),
     "batches": (lambda: linalg.trsm(definite(2, 4, 4), normal(3, 4, 1)), InvalidValue,
-                r"batch \(3,\) of b does not broadcast with \(2,\); its dimensions must be equal or 1"),
+                r"batches \(2,\) of a, \(3,\) of b do not broadcast; their dimensions must be equal or 1"),
     # Flags and numbers.
     "lower": (lambda: linalg.syrk(A, lower="L"), InvalidValue, r"lower = 'L' is no bool; pass lower=True"),
     "unit": (lambda: linalg.trmm(S, B, unit=2), InvalidValue, "unit = 2 is no bool; pass unit=True"),

@@ -14,7 +14,7 @@ from ..arrays import locate
 from ..arrays.base import FLOAT, HOST, DeviceLibrary, HostLibrary, View, overlaps, packed, stream_handle
 from ..arrays.interop import LEGACY
 from ..arrays.numpy import host_view
-from ..calls.canonical import broadcasts, distinct
+from ..calls.canonical import distinct
 from ..calls.launch import calls, no_room, remember
 from ..calls.request import check_precision
 from ..errors import InvalidType, InvalidValue
@@ -264,22 +264,13 @@ def batch_of(name: str, **operands: Any) -> tuple[int, ...]:
         InvalidType: no array.
         InvalidValue: fewer dimensions, or batches that do not match.
     """
-    batch: tuple[int, ...] = ()
-    for which, x in operands.items():
-        shape = shape_of(name, which, x)
-        mine = shape[:-2]
-        if broadcasts(mine, batch):
-            continue
-        if not broadcasts(batch, mine):
-            wide = max(len(mine), len(batch))
-            left, right = ((1,) * (wide - len(s)) + s for s in (batch, mine))
-            if any(1 not in (x, y) and x != y for x, y in zip(left, right, strict=True)):
-                raise InvalidValue(f"{name}: the batch {mine} of {which} does not broadcast with {batch}; its "
-                                   "dimensions must be equal or 1")
-            batch = tuple(max(x, y) if 0 not in (x, y) else 0 for x, y in zip(left, right, strict=True))
-        else:
-            batch = mine
-    return batch
+    batches = {which: shape_of(name, which, x)[:-2] for which, x in operands.items()}
+    try:
+        return np.broadcast_shapes(*batches.values())
+    except ValueError:
+        shapes = ", ".join(f"{batch} of {which}" for which, batch in batches.items())
+        raise InvalidValue(f"{name}: the batches {shapes} do not broadcast; their dimensions must be equal or 1"
+                           ) from None
 
 
 def shape_of(name: str, which: str, x: Any, square: bool = False) -> tuple[int, ...]:

@@ -236,15 +236,3 @@ __device__ __forceinline__ int eliminate(const Elimination& e, Shared& shared) {
           FACTOR ? group % 2 : group, factor ? 2 : FACTOR ? 1 : 3);
   return failed;
 }
-
-// Zeros in `rows` rows of `columns`, but for as many columns as rows behind `left`. Lanes along the rows of W, or down.
-__device__ __forceinline__ void zero_beside(float* to, const Strides& s, int rows, int left, int columns) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const bool along = s.along_rows();
-  const int down = along ? 32 : THREADS / 32, right = along ? THREADS / 32 : 32;
-#pragma unroll 1
-  for (int r = along ? lane : warp; r < rows; r += down)
-#pragma unroll 4
-    for (int c = along ? warp : lane; c < columns; c += right)
-      if (c < left || c >= left + rows) to[s.at(r, c)] = 0.f;
-}

@@ -91,10 +91,10 @@ def command(
 
 
 def _linalg(host: bool, sizes: list[int] | None, seed: int, progress: Callable[[int], Callable[[str], None]]) -> Report:
-    place = Torch("cpu" if host else "cuda")  # told where torch is missing
+    arrays = Torch("cpu" if host else "cuda")  # which refuses by name where torch is missing
     from ..tools.accuracy import linalg
 
-    return linalg.judge(place.device, sizes, seed, progress)
+    return linalg.judge(arrays.device, sizes, seed, progress)
 
 
 def _words(text: str | None) -> list[str] | None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
+from ..arrays.base import FLOAT
 from ..kernels.linalg import leaves
+from ..kernels.linalg.leaves import BLOCK
 from ..problem import Triangle
 from .program import Matrix, Program
 
-LEAF = 128  # rows and columns that one thread block factors or inverts
 # The greatest row of |L^-1| |L|, in rows of the block, with which products are trusted: of random signs the error is
 # the unit roundoff times that over the root of the rows, below the bound of substitution.
 _GROWTH = 2
@@ -41,7 +42,7 @@ class Inverses:
         """The inverse of one block of that size, of each matrix of the batch."""
         view = self.blocks.view
         step, (down, right) = self.blocks.strides[1], self.blocks.strides[2:]
-        pointer = view.pointer + 4 * index * step
+        pointer = view.pointer + FLOAT * index * step
         return Matrix(self.blocks.buffer, view._replace(pointer=pointer, shape=(view.shape[0], size, size),
                                                         strides=(self.blocks.strides[0], down, right)))
 
@@ -55,13 +56,13 @@ def copy_triangle(program: Program, source: Matrix, target: Matrix, *, unit: boo
 
 
 def invert_blocks(program: Program, lower: Matrix, width: int, unit: bool = False, stable: bool = False) -> Inverses:
-    """The inverses of the diagonal blocks of ``lower``: those of `LEAF` by a kernel, grown by products to ``width``.
+    """The inverses of the diagonal blocks of ``lower``: those of `BLOCK` by a kernel, grown by products to ``width``.
 
     ``[A 0; B C]^-1 = [A^-1 0; -C^-1 B A^-1 C^-1]``; all pairs of a size are one batched product. ``stable``: those that
     grow are flagged for `solve`.
     """
     count, size, _ = lower.shape
-    width = -(-min(width, size) // LEAF) * LEAF
+    width = -(-min(width, size) // BLOCK) * BLOCK
     inverses = Inverses(width, program.allocate(count, -(-size // width), width, width), unit=unit)
     program.kernel(leaves.invert_block(program.arch, size, width, lower.layout, count, unit=unit), a=lower,
                    c=inverses.blocks)
@@ -95,8 +96,8 @@ def _substitute(program: Program, corner: Matrix, right: Matrix, out: Matrix, fl
 
 
 def _grow(program: Program, lower: Matrix, inverse: Matrix, size: int) -> None:
-    """``inverse`` holds those of the `LEAF` blocks on the diagonal of ``lower``, and zeros; complete it."""
-    half = LEAF
+    """``inverse`` holds those of the `BLOCK` blocks on the diagonal of ``lower``, and zeros; complete it."""
+    half = BLOCK
     while half < size:
         pairs = size // (2 * half)
         if pairs:
@@ -154,10 +155,10 @@ def solve(program: Program, lower: Matrix, inverses: Inverses, right: Matrix, ou
 def factor(program: Program, matrix: Matrix, out: Matrix, info: Matrix, stable: bool = False) -> None:
     """``out := L`` with ``L L^T = matrix``, of which the lower triangle is read; ``out`` may be it.
 
-    Of ``out`` the lower triangle is written, and of the diagonal blocks of `LEAF` zeros above. ``info``: an int32 for
+    Of ``out`` the lower triangle is written, and of the diagonal blocks of `BLOCK` zeros above. ``info``: an int32 for
     each matrix, 0 before. By recursion on the columns (Toledo, "Locality of Reference in LU Decomposition with Partial
     Pivoting", 1997): the left half of them, of all rows below, is factored, its products are subtracted from the right
-    half, then that is factored. `LEAF` columns are factored on the diagonal and multiplied by the inverse of that;
+    half, then that is factored. `BLOCK` columns are factored on the diagonal and multiplied by the inverse of that;
     ``stable``: where it grows they are solved by substitution.
     """
     count, size, _ = matrix.shape
@@ -165,12 +166,12 @@ def factor(program: Program, matrix: Matrix, out: Matrix, info: Matrix, stable: 
     if out.buffer == matrix.buffer:  # what a product writes may not be what it reads
         copy_triangle(program, matrix, work)
         matrix = work
-    inverse = program.allocate(count, LEAF, LEAF)
+    inverse = program.allocate(count, BLOCK, BLOCK)
 
     def columns(source: Matrix, first: int, width: int) -> None:
         """From ``first`` on, of which ``source`` holds what is left."""
         rows = size - first
-        if width <= LEAF:
+        if width <= BLOCK:
             panel, target = (x.block(first, first, rows, width) for x in (source, out))
             block = leaves.cholesky_block(program.arch, width, panel.layout, target.layout, inverse.layout, count,
                                           first=first)
@@ -179,9 +180,9 @@ def factor(program: Program, matrix: Matrix, out: Matrix, info: Matrix, stable: 
             program.product(solved, unsolved, inverse.diagonal(0, width).mT, sparse=True)
             if stable and rows > width:
                 corner = target.block(0, 0, width, width)
-                _substitute(program, corner, unsolved.mT, solved.mT, _flags(program, corner, inverse, LEAF, False))
+                _substitute(program, corner, unsolved.mT, solved.mT, _flags(program, corner, inverse, BLOCK, False))
             return
-        half = LEAF
+        half = BLOCK
         while 2 * half < width:
             half *= 2
         columns(source, first, half)

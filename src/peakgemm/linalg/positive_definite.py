@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import InvalidValue, PeakgemmError
+from ..kernels.linalg.leaves import BLOCK
 from ..problem import Triangle
-from .blocked import LEAF, copy_triangle, factor, invert_blocks
+from .blocked import copy_triangle, factor, invert_blocks
 from .blocked import solve as solve_blocks
 from .call import Operation, run, shape_of
 from .program import Matrix, Program
@@ -59,7 +60,7 @@ def cholesky_ex(a: Any, *, upper: bool = False, stable: bool = False, out: Any =
     def record(program: Program, m: dict[str, Matrix]) -> None:
         matrix, out = (m["a"].mT, m["out"].mT) if upper else (m["a"], m["out"])
         factor(program, matrix, out, m["info"], stable)
-        if out.rows > LEAF:  # else there are zeros above already
+        if out.rows > BLOCK:  # else there are zeros above already
             copy_triangle(program, out, out)
 
     def on_cpu(a: Any, out: Any) -> Any:

@@ -17,7 +17,6 @@ from ..kernels import shortfall
 from ..kernels.emulated.schemes import SCHEMES, Scheme, schemes_on
 from ..kernels.ffma import repack
 from ..kernels.library import EMULATED, KERNELS, kernel_named
-from ..kernels.linalg import leaves
 from ..kernels.profile import Machine
 from ..kernels.recipe import Recipe
 from ..kernels.registry import Kernel
@@ -195,6 +194,8 @@ def product_us(problem: Problem, arch: str, sm_count: int, device_name: str, pre
 def warm_set(arch: str) -> list[Recipe]:
     """What `cache warm` compiles: every configuration of ``arch`` for aligned operands of each layout, and what adds up
     partial sums or repacks the first chunk of K; and the kernels of linear algebra."""
+    from ..kernels.linalg import leaves  # no product needs them
+
     problems = [Problem(1024, 1024, 1024, 1024, 1024, 1024, trans_a=ta, trans_b=tb)
                 for ta in (False, True) for tb in (False, True)]
     gpu = machine(arch, architecture(arch).gpu_sms)

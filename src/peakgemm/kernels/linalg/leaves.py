@@ -1,7 +1,7 @@
 """Launches of the kernels that factor, invert and copy blocks: what is left of linear algebra where products do the
 rest.
 
-All work on lower triangles; an upper one is that of the transposed matrix, whose strides are `Strides.transposed`.
+All work on lower triangles; an upper one is that of the transposed matrix, whose row and column strides are exchanged.
 Matrices are FP32, and fast where their row or column stride is 1. A kernel is given the addresses A, B, C0, C and the
 workspace: each function says what its kernel reads and writes there, of the first matrix of the batch.
 """

@@ -86,9 +86,9 @@ def _syrk(a: Any, out: Any) -> Any:
         return torch.mm(a, a.mT, out=out)
     (n, k), upper, transposed = a.shape, 1, 1  # a row-major lower triangle is a column-major upper one
     cublas, handle = ctypes.CDLL(f"libcublas.so.{torch.version.cuda.split('.')[0]}"), torch.cuda.current_blas_handle()
-    one, zero = ctypes.c_float(1), ctypes.c_float(0)
-    status = cublas.cublasSsyrk_v2(ctypes.c_void_p(handle), upper, transposed, n, k, ctypes.byref(one),
-                                   ctypes.c_void_p(a.data_ptr()), k, ctypes.byref(zero),
+    alpha, beta = ctypes.c_float(1), ctypes.c_float(0)
+    status = cublas.cublasSsyrk_v2(ctypes.c_void_p(handle), upper, transposed, n, k, ctypes.byref(alpha),
+                                   ctypes.c_void_p(a.data_ptr()), k, ctypes.byref(beta),
                                    ctypes.c_void_p(out.data_ptr()), n)
     if status:
         raise RuntimeError(f"cublasSsyrk failed with status {status}")

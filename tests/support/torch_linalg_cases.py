@@ -88,6 +88,19 @@ class LinalgUseCases:
             assert (x.grad is None) == (y.grad is None)
             assert x.grad is None or torch.allclose(x.grad, y.grad, rtol=1e-2, atol=1e-3 * float(y.grad.abs().max()))
 
+    def test_forward_mode(self):
+        """Tangents are torch's affair: what runs beneath does not ask for them."""
+        s, _, b = self.matrices()
+        tangent = draw(37, 37, seed=4, device=self.device)
+        got = []
+        for block in (self.use(linalg=False), self.use()):
+            with block as ran, torch.autograd.forward_ad.dual_level():
+                factor = linalg.cholesky(torch.autograd.forward_ad.make_dual(s, tangent + tangent.mT))
+                got.append(torch.autograd.forward_ad.unpack_dual(torch.cholesky_solve(b, factor)))
+        assert ran.calls["linalg_cholesky_ex"] == ran.calls["_cholesky_solve_helper"] / 2 == 1
+        for x, y in zip(*got, strict=True):
+            assert torch.allclose(x, y, rtol=1e-3, atol=1e-3)
+
     def test_out(self):
         s, t, b = self.matrices()
         for like in (torch.empty(0, device=self.device), torch.empty_like(s), torch.empty_like(s).mT):

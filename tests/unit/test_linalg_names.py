@@ -131,6 +131,12 @@ def test_torch_tensors_that_are_written_or_need_gradients() -> None:
         linalg.cholesky(y)
     with torch.no_grad():
         close(linalg.cholesky(y), theirs.L[0, 0])
+    forward = torch.autograd.forward_ad
+    with forward.dual_level():
+        dual = forward.make_dual(x[0, 0], torch.ones(9, 9))
+        with pytest.raises(InvalidValue, match=r"a carries a forward-mode tangent, .* use torch.linalg, or pass"):
+            linalg.cholesky(dual)
+        close(linalg.cholesky(forward.unpack_dual(dual).primal), theirs.L[0, 0])
 
 
 def test_jax() -> None:

@@ -206,13 +206,15 @@ def is_observed() -> bool:
 
 
 def refuse_gradients(tensors: dict[str, Any], what: str, instead: str = "peakgemm.gemm without out") -> None:
-    """Refuse tensors that need a gradient while autograd records, and those that carry a forward-mode tangent.
+    """Refuse tensors that need a gradient while autograd records, and those that carry a forward-mode tangent; beneath
+    autograd, where torch's operators are rerouted, it has seen both.
 
     Raises:
         InvalidValue: one does; the message says which.
     """
     tensors = {name: x.array if isinstance(x, Prepared) else x for name, x in tensors.items()}
-    if forward._current_level >= 0:
+    if forward._current_level >= 0 and not torch._C._dispatch_tls_is_dispatch_key_excluded(
+            torch._C.DispatchKey.AutogradFunctionality):
         for name, x in tensors.items():
             if isinstance(x, torch.Tensor) and (
                     torch.compiler.is_dynamo_compiling()  # which takes every tangent for None

@@ -76,7 +76,10 @@ def run(operation: Operation) -> Any:
                            "blocks depend on the size; pass reproducible=False, or use precision='ieee'")
     arrays = o.operands | ({} if o.out is None else {"out": o.out})
     library, index = locate(arrays)
-    _refuse_gradients(o.name, arrays)
+    if library.name == "torch":  # its own operators have derivatives, and take our results beneath them
+        from ..calls import eager
+
+        eager.refuse_gradients(arrays, f"peakgemm.linalg.{o.name}", "torch.linalg")
     if o.out is not None and tuple(o.out.shape) != o.shape:
         raise InvalidValue(f"out has shape {tuple(o.out.shape)}, the result of {o.name} has {o.shape}; pass an out of "
                            "that shape")
@@ -89,8 +92,6 @@ def run(operation: Operation) -> Any:
         with library.scope(index, None if o.stream is None else stream_handle(o.stream)) as stream:
             result = enqueue(library, index, o, stream)
     if library.name == "torch":
-        from ..calls import eager
-
         if o.out is not None:
             eager.touched(o.out)
         if o.stream is not None:
@@ -247,14 +248,6 @@ def _check_out(o: Operation, views: dict[str, View], out: View) -> None:
             allowed = f", or {o.over} itself as out" if o.over else ""
             raise InvalidValue(f"out overlaps {name} in memory, which would be overwritten while it is read; pass an "
                                f"out of its own{allowed}")
-
-
-def _refuse_gradients(name: str, arrays: dict[str, Any]) -> None:
-    """torch's own operators have derivatives, and take our results beneath them."""
-    if any(getattr(x, "requires_grad", False) for x in arrays.values()):
-        from ..calls.eager import refuse_gradients
-
-        refuse_gradients(arrays, f"peakgemm.linalg.{name}", "torch.linalg")
 
 
 def batch_of(name: str, **operands: Any) -> tuple[int, ...]:

@@ -37,7 +37,10 @@ def _flat(address: int) -> Any:
 
 def _seen(self: Torch, x: Any, name: str, stream: int = -1) -> Any:
     storage = x.untyped_storage()
-    _sizes[storage.data_ptr()] = storage.nbytes()
+    start, size = storage.data_ptr(), storage.nbytes()
+    for other in [other for other in _sizes if other < start + size and start < other + _sizes[other]]:
+        del _sizes[other]  # freed since: what is written behind it would be someone else's
+    _sizes[start] = size
     return _view(self, x, name, stream)
 
 

@@ -3,9 +3,10 @@ function that records its steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from itertools import pairwise
 from math import prod
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,11 +34,12 @@ class Operation(NamedTuple):
         name: of the public function.
         operands: its matrices by name, ``(..., rows, columns)``; batch dimensions broadcast.
         shape: of the result.
-        record: records its steps, of matrices ``(count, rows, columns)`` by the same names, ``"out"`` and ``"info"``
-            among them.
+        record: records its steps, of matrices ``(count, rows, columns)`` by the same names, ``"out"`` and those of
+            ``also`` among them. An int32 array is one row for each matrix of the batch.
         key: flags and numbers that ``record`` depends on.
         over: the operand that ``out`` may be.
-        info: whether an int32 for each matrix of the batch is wanted: zeros that the steps may overwrite.
+        also: further results by name, each of a shape and dtype: "float32", or "int32", zeros that the steps may
+            overwrite.
         on_cpu: what NumPy computes where there is no GPU, of the operands' arrays by name and ``out``, which may be
             None.
         out: as the public functions take it.
@@ -54,7 +56,7 @@ class Operation(NamedTuple):
     on_cpu: Callable[..., Any] | None
     key: tuple[Hashable, ...] = ()
     over: str = ""
-    info: bool = False
+    also: Mapping[str, tuple[tuple[int, ...], str]] = MappingProxyType({})
     out: Any = None
     precision: str = "ieee"
     stream: Any = None
@@ -63,7 +65,7 @@ class Operation(NamedTuple):
 
 
 def run(operation: Operation) -> Any:
-    """The result, and where it is asked for the int32 of each matrix: an array like the operands, of the batch's shape.
+    """The result, or where there are further ones a tuple of all: arrays like the operands.
 
     Raises:
         InvalidType, InvalidValue: operands that no product takes; an ``out`` that has another shape or shares memory
@@ -95,7 +97,7 @@ def run(operation: Operation) -> Any:
         if o.out is not None:
             eager.touched(o.out)
         if o.stream is not None:
-            for new in result if o.info else (result,):
+            for new in result if o.also else (result,):
                 eager.keep_for_stream(arrays if new is o.out else o.operands, new, stream_handle(o.stream))
     return result
 
@@ -110,24 +112,24 @@ def _on_host(library: HostLibrary, operation: Operation) -> Any:
     if target is not None:
         _check_out(o, {name: host_view(x) for name, x in arrays.items()}, host_view(target))
     if 0 in o.shape:
-        results = [np.zeros(o.shape, np.float32), np.zeros(o.shape[:-2], np.int32)]
+        results = [np.zeros(o.shape, np.float32), *(np.zeros(*of) for of in o.also.values())]
     elif gpu is None:
         assert o.on_cpu is not None
         with np.errstate(all="ignore"):  # infinities and NaN are results
             done = o.on_cpu(**arrays, out=target)
-        results = list(done) if o.info else [done]
+        results = list(done) if o.also else [done]
     else:
         with device.activated(gpu.index):
             staged = o._replace(operands={name: sent(x) for name, x in arrays.items()},
                                 out=None if target is None else sent(target))
             done = enqueue(STAGED, gpu.index, staged, LEGACY)
-            results = [received(x) for x in (done if o.info else (done,))]
+            results = [received(x) for x in (done if o.also else (done,))]
     with np.errstate(over="ignore"):
         results[0] = np.ascontiguousarray(results[0], np.float32)
     if target is not None:
         target[...] = results[0]
     result = library.wrap(results[0], like) if o.out is None else o.out
-    return (result, library.wrap(results[1], like)) if o.info else result
+    return (result, *(library.wrap(x, like) for x in results[1:])) if o.also else result
 
 
 def enqueue(library: DeviceLibrary, index: int, operation: Operation, stream: int) -> Any:
@@ -158,18 +160,20 @@ def enqueue(library: DeviceLibrary, index: int, operation: Operation, stream: in
         flat = _flattened(View(library.view(target, "out", stream).pointer, o.shape, packed(o.shape)), batch)
     assert flat is not None
     views["out"] = flat
-    info = None
-    if o.info:
-        info = library.empty(batch, like, stream, "int32")
-        address = library.view(info, "info", stream).pointer
-        memory.clear(address, FLOAT * prod(batch), stream)
-        views["info"] = View(address, (1, 1, prod(batch)), (1, 1, 1))
+    others = []
+    for name, (shape, dtype) in o.also.items():
+        others.append(library.empty(shape, like, stream, dtype))
+        address = library.view(others[-1], name, stream).pointer
+        if dtype == "int32":
+            memory.clear(address, FLOAT * prod(shape), stream)
+            shape = (*batch, 1, prod(shape[len(batch):]))
+        views[name] = View(address, flat_shape := (prod(batch), *shape[-2:]), packed(flat_shape))
     scratch = _launch(library, gpu, o, views, like, stream) if 0 not in o.shape else None
     result = library.deliver(target, like, stream, (*operands.values(), scratch))
     if o.out is not None and aside:
         library.assign(o.out, result if o.parts == 1 else library.as_real(result)[0])
     result = result if o.out is None else o.out
-    return (result, library.deliver(info, like, stream, ())) if o.info else result
+    return (result, *(library.deliver(x, like, stream, ()) for x in others)) if o.also else result
 
 
 def _launch(library: DeviceLibrary, gpu: Gpu, o: Operation, views: dict[str, View], like: Any, stream: int) -> Any:

@@ -70,7 +70,8 @@ def cholesky_ex(a: Any, *, upper: bool = False, stable: bool = False, out: Any =
         return (transposed(result) if upper else result), np.array(info, np.int32).reshape(shape[:-2])
 
     result: tuple[Any, Any] = run(Operation("cholesky", {"a": a}, shape, record, on_cpu, (upper, stable), "a",
-                                            info=True, out=out, precision=precision, stream=stream))
+                                            also={"info": (shape[:-2], "int32")}, out=out, precision=precision,
+                                            stream=stream))
     return result
 
 

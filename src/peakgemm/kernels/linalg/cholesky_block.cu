@@ -1,10 +1,10 @@
 // The Cholesky factor of up to 128 rows, and its inverse (include/linalg/elimination.cuh): a block has one matrix of the
 // batch.
 //
-// A: the matrix, of which the lower triangle is read. C: the factor, zeros above; it may be A. The workspace: the
-// inverse, zeros above. C0: LAPACK's info, an int32 for each matrix: where it is not 0 at the start nothing is done; it
-// becomes the order of the leading minor that is not positive definite, `first` included, and what is then in both
-// outputs is undefined.
+// A: the matrix, of which the lower triangle is read. C: the factor; it may be A. The workspace: the inverse. Above both
+// the first block of a matrix stores zeros; the later ones share its inverse, and leave the factor as it is there.
+// C0: LAPACK's info, an int32 for each matrix: where it is not 0 at the start nothing is done; it becomes the order of
+// the leading minor that is not positive definite, `first` included, and what is then in both outputs is undefined.
 
 #include "include/linalg/elimination.cuh"
 #include "include/ptx/dependents.cuh"
@@ -26,6 +26,6 @@ linalg_cholesky_block(const float* A, const float* B, const float* C0, float* C,
   next_kernel_may_start();
   if (*info != 0) return;
   const int failed = eliminate<true>({A + batch * s.matrix.batch, C + batch * s.factor.batch, inverse, s.matrix, s.factor,
-                                      s.inverse, s.n, false}, shared);
+                                      s.inverse, s.n, false, s.first == 0}, shared);
   if (failed && threadIdx.x == THREADS - 1) *info = s.first + failed;
 }

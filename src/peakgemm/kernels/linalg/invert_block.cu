@@ -43,5 +43,5 @@ linalg_invert_block(const float* A, const float* B, const float* C0, float* C, c
     return;
   }
   eliminate<false>({A + batch * s.matrix.batch + s.matrix.at(first, first), nullptr, to + left, s.matrix, rows, rows, n,
-                    s.unit != 0}, shared);
+                    s.unit != 0, true}, shared);
 }

@@ -40,7 +40,7 @@ struct Elimination {
   float* inverse;
   Strides from_strides, factor_strides, inverse_strides;
   int n;
-  bool unit;
+  bool unit, zeros;  // zeros are stored above the diagonals of the results
 };
 
 enum Barrier { PANEL = 1, SOLVED = 3, ROW_WARPS = 5 };  // of panels and solved columns two each, in turn
@@ -67,14 +67,19 @@ __device__ __forceinline__ void each_element(Pointer first, const Strides& s, in
   for (; line < ROWS; line += apart, at += apart * step) body(along ? inside : line, along ? line : inside, at);
 }
 
-// The factor, or the inverse, with zeros above the diagonal. Not inlined: one piece of code for both.
-__device__ __noinline__ void store(float* to, const Strides& s, const Shared& shared, int n, bool factor, int line,
-                                   int apart) {
-  each_element(to, s, line, apart, [&](int r, int c, float* at) {
-    const float* const corner = &shared.corner[r][c % STEP];
-    const float* const below = r / STEP == c / STEP ? corner : &shared.square[c][r];
-    if (r < n && c < n) *at = r >= c ? *(factor ? below : &shared.square[r][c]) : 0.f;
-  });
+// The factor, or the inverse, by all warps; above the diagonal zeros, or nothing. Not inlined: one piece of code for both.
+__device__ __noinline__ void store(float* to, const Strides& s, const Shared& shared, int n, bool factor, bool zeros) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll 1
+  for (int line = threadIdx.x / 32; line < n; line += THREADS / 32)
+#pragma unroll
+    for (int inside = lane; inside < ROWS; inside += 32) {
+      const Position p = s.position(line, inside);
+      const bool in_corner = factor && p.r / STEP == p.c / STEP;
+      const float* const from = in_corner ? &shared.corner[p.r][p.c % STEP]
+                                          : &shared.square[factor ? p.c : p.r][factor ? p.r : p.c];
+      if (inside < n && (zeros || p.r >= p.c)) to[s.at(p.r, p.c)] = p.r >= p.c ? *from : 0.f;
+    }
 }
 
 // Update warps: a warp has 64 x 32 elements, a thread quads of four of its rows and of two of its columns (mma/warp_tile.cuh
@@ -82,7 +87,8 @@ __device__ __noinline__ void store(float* to, const Strides& s, const Shared& sh
 template <bool FACTOR>
 __device__ __forceinline__ void update(Shared& shared, int steps) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, lane_n = lane % 2 + lane / 16 * 2;
-  const int strip = warp % 4, m = warp / 4 * 64 + lane / 2 % 8 * 4, n = strip * 32 + lane_n * 4;
+  // The two warps of a strip are of different schedulers, for the last strip has columns to update when others have not.
+  const int strip = (warp + warp / 4 * 2) % 4, m = warp / 4 * 64 + lane / 2 % 8 * 4, n = strip * 32 + lane_n * 4;
   float s[STEP][STEP];
 #pragma unroll
   for (int i = 0; i < STEP; ++i)
@@ -228,11 +234,7 @@ __device__ __forceinline__ int eliminate(const Elimination& e, Shared& shared) {
   if (thread < UPDATING) update<FACTOR>(shared, steps);
   else failed = solve<FACTOR>(shared, thread - UPDATING, steps);
   __syncthreads();
-  // Two groups of ROWS threads store the factor, the third one the inverse; or all three that.
-  const int group = thread / ROWS;
-  const bool factor = FACTOR && group < 2;
-  if (group < 3)
-    store(factor ? e.factor : e.inverse, factor ? e.factor_strides : e.inverse_strides, shared, e.n, factor,
-          FACTOR ? group % 2 : group, factor ? 2 : FACTOR ? 1 : 3);
+  if (FACTOR) store(e.factor, e.factor_strides, shared, e.n, true, e.zeros);
+  store(e.inverse, e.inverse_strides, shared, e.n, false, e.zeros);
   return failed;
 }

@@ -16,7 +16,7 @@
 #include "include/ptx/cp_async.cuh"
 
 constexpr int ROWS = 128, STEP = 8, SIDE = ROWS / STEP;
-constexpr int UPDATING = SIDE * SIDE, SOLVING = ROWS + 32, THREADS = UPDATING + SOLVING;
+constexpr int UPDATING = SIDE * SIDE, SOLVING = ROWS, THREADS = UPDATING + SOLVING;
 constexpr int LINE = ROWS + 4;
 
 // Eight columns of all rows. After eight rows there is a gap, so that the owners of four blocks below each other store
@@ -40,7 +40,7 @@ struct Elimination {
   float* inverse;
   Strides from_strides, factor_strides, inverse_strides;
   int n;
-  bool unit, zeros;  // zeros are stored above the diagonals of the results
+  bool unit, zeros;  // zeros are stored above the diagonals of the results, or nothing
 };
 
 enum Barrier { PANEL = 1, SOLVED = 3, ROW_WARPS = 5 };  // of panels and solved columns two each, in turn
@@ -67,19 +67,28 @@ __device__ __forceinline__ void each_element(Pointer first, const Strides& s, in
   for (; line < ROWS; line += apart, at += apart * step) body(along ? inside : line, along ? line : inside, at);
 }
 
-// The factor, or the inverse, by all warps; above the diagonal zeros, or nothing. Not inlined: one piece of code for both.
-__device__ __noinline__ void store(float* to, const Strides& s, const Shared& shared, int n, bool factor, bool zeros) {
-  const int lane = threadIdx.x % 32;
+// The lower triangle of what `square` has, or of its transpose, by all warps, a line of the result at a time along what
+// is contiguous; above it zeros, or nothing.
+__device__ __forceinline__ void store(float* to, const Strides& s, const float (&square)[ROWS][LINE], bool transposed,
+                                      int n, bool zeros) {
+  const bool along = s.along_rows();
+  const int lane = threadIdx.x % 32, first = threadIdx.x / 32;
+  const int from_line = along == transposed ? LINE : 1, from_inside = along == transposed ? 1 : LINE;
+  const long long step = along ? s.column : s.row, inside_step = 32 * (along ? s.row : s.column);
+  const float* from = &square[0][0] + first * from_line + lane * from_inside;
+  float* at = to + first * step + lane * (along ? s.row : s.column);
 #pragma unroll 1
-  for (int line = threadIdx.x / 32; line < n; line += THREADS / 32)
+  for (int line = first; line < n; line += THREADS / 32, from += THREADS / 32 * from_line, at += THREADS / 32 * step) {
+    float values[ROWS / 32];  // all are read before one is stored, so that one wait is for all
 #pragma unroll
-    for (int inside = lane; inside < ROWS; inside += 32) {
-      const Position p = s.position(line, inside);
-      const bool in_corner = factor && p.r / STEP == p.c / STEP;
-      const float* const from = in_corner ? &shared.corner[p.r][p.c % STEP]
-                                          : &shared.square[factor ? p.c : p.r][factor ? p.r : p.c];
-      if (inside < n && (zeros || p.r >= p.c)) to[s.at(p.r, p.c)] = p.r >= p.c ? *from : 0.f;
+    for (int i = 0; i < ROWS / 32; ++i) values[i] = from[i * 32 * from_inside];
+#pragma unroll
+    for (int i = 0; i < ROWS / 32; ++i) {
+      const int inside = lane + i * 32;
+      const bool is_lower = along ? inside >= line : inside <= line;
+      if (inside < n && (is_lower || zeros)) at[i * inside_step] = is_lower ? values[i] : 0.f;
     }
+  }
 }
 
 // Update warps: a warp has 64 x 32 elements, a thread quads of four of its rows and of two of its columns (mma/warp_tile.cuh
@@ -137,8 +146,7 @@ __device__ __forceinline__ void update(Shared& shared, int steps) {
   }
 }
 
-// Row warps, of row `thread`; behind ROWS: of L's own rows on the diagonal. The order of the leading minor that is not
-// positive definite, or 0.
+// Row warps, of row `thread`. The order of the leading minor that is not positive definite, or 0.
 template <bool FACTOR>
 __device__ __forceinline__ int solve(Shared& shared, int thread, int steps) {
   float v[STEP] = {};
@@ -146,11 +154,10 @@ __device__ __forceinline__ int solve(Shared& shared, int thread, int steps) {
 #pragma unroll 1
   for (int step = 0; step < steps; ++step) {
     const int first = step * STEP, inside = thread - first;
-    const bool is_row = thread < ROWS;
     meet(PANEL + step % 2, THREADS);
     float own[STEP], d[STEP][STEP];
 #pragma unroll
-    for (int j = 0; j < STEP; j += 4) load_quad(own + j, shared.panel[step % 2].row(is_row ? thread : 0) + j);
+    for (int j = 0; j < STEP; j += 4) load_quad(own + j, shared.panel[step % 2].row(thread) + j);
     if (FACTOR && inside < 0 && inside >= -STEP)  // the first columns of a row of X
 #pragma unroll
       for (int j = 0; j < STEP; ++j) own[j] = 0.f;
@@ -163,7 +170,7 @@ __device__ __forceinline__ int solve(Shared& shared, int thread, int steps) {
 #pragma unroll
         for (int j = 0; j < STEP; ++j) own[j] = fmaf(-v[k], l[j], own[j]);
       }
-    const bool identity = is_row && inside >= 0 && inside < STEP;
+    const bool identity = inside >= 0 && inside < STEP;
     if (identity)
 #pragma unroll
       for (int j = 0; j < STEP; j += 4) load_quad(&shared.diagonal[inside][j], own + j);
@@ -172,14 +179,8 @@ __device__ __forceinline__ int solve(Shared& shared, int thread, int steps) {
     for (int i = 0; i < STEP; ++i)
 #pragma unroll
       for (int j = 0; j <= i; j += 4) load_quad(&d[i][j], &shared.diagonal[i][j]);
-    float corner[STEP];
 #pragma unroll
-    for (int j = 0; j < STEP; j += 4) load_quad(corner + j, &shared.diagonal[thread % STEP][j]);
-#pragma unroll
-    for (int j = 0; j < STEP; ++j) {
-      v[j] = is_row ? own[j] : corner[j];
-      if (identity) v[j] = inside == j;
-    }
+    for (int j = 0; j < STEP; ++j) v[j] = identity ? inside == j : own[j];
     const bool given = !FACTOR && inside >= STEP;
 #pragma unroll
     for (int j = 0; j < STEP; ++j) {
@@ -203,14 +204,15 @@ __device__ __forceinline__ int solve(Shared& shared, int thread, int steps) {
         }
         if (!given) v[i] = fmaf(-v[j], d[i][j], v[i]);
       }
+      if (FACTOR) d[j][j] *= reciprocal;
     }
-    if (is_row) {
 #pragma unroll
-      for (int j = 0; j < STEP; ++j) shared.square[first + j][thread] = v[j];
-    } else if (thread < ROWS + STEP) {
+    for (int j = 0; j < STEP; ++j) shared.square[first + j][thread] = v[j];
+    if (FACTOR && inside == 0)
 #pragma unroll
-      for (int j = 0; j < STEP; ++j) shared.corner[first + thread - ROWS][j] = v[j];
-    }
+      for (int i = 0; i < STEP; ++i)
+#pragma unroll
+        for (int j = 0; j <= i; j += 4) load_quad(&shared.corner[first + i][j], &d[i][j]);
     if (step + 2 < steps) arrive(SOLVED + step % 2, THREADS);
   }
   return failed;
@@ -234,7 +236,15 @@ __device__ __forceinline__ int eliminate(const Elimination& e, Shared& shared) {
   if (thread < UPDATING) update<FACTOR>(shared, steps);
   else failed = solve<FACTOR>(shared, thread - UPDATING, steps);
   __syncthreads();
-  if (FACTOR) store(e.factor, e.factor_strides, shared, e.n, true, e.zeros);
-  store(e.inverse, e.inverse_strides, shared, e.n, false, e.zeros);
+  store(e.inverse, e.inverse_strides, shared.square, false, e.n, e.zeros);
+  if (FACTOR) {  // of L what lies in the squares on the diagonal joins the rest, in the place of X
+    __syncthreads();
+    for (int i = thread; i < ROWS * STEP; i += THREADS) {
+      const int r = i / STEP, c = r / STEP * STEP + i % STEP;
+      shared.square[c][r] = shared.corner[r][i % STEP];
+    }
+    __syncthreads();
+    store(e.factor, e.factor_strides, shared.square, true, e.n, e.zeros);
+  }
   return failed;
 }

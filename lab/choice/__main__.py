@@ -2,6 +2,7 @@
 
     python -m lab.choice measure --seed 1968 --count 200 --minutes 8 --json choice.json [--dry-run]
     python -m lab.choice loss --rows choice.json [--profile mine.json ...]
+    python -m lab.choice autotune --rows choice.json --json autotuned.json
     python -m lab.choice fit --rows choice.json [-o mine.json]
 
 `measure` needs a GPU. It compiles in parallel processes, then times the candidates of a product in turns; those near
@@ -27,7 +28,7 @@ from typing import Annotated, Any
 import typer
 
 from lab.choice.fit import fitted
-from lab.choice.loss import loss, summary
+from lab.choice.loss import loss, spread, summary
 from lab.choice.plan import NEAR, Planned, plan, products, programs
 from lab.choice.rows import SCHEME, Measured, Row, Rows, fields_of, label, rows_of
 from lab.choice.stopwatch import BURST_MS, ROUNDS, Done, GpuStopwatch, Stopwatch
@@ -47,6 +48,7 @@ from peakgemm.tools.bench import records
 from peakgemm.tools.bench.peers import find_peer
 from peakgemm.tools.bench.suites import Case
 from peakgemm.tools.tune import store
+from peakgemm.tools.tune.search import best
 
 SEED = 1968        # neither that of the published suite (0) nor of others
 HELD_OUT = 3       # one product in so many is fitted to nothing
@@ -230,6 +232,33 @@ def tell_loss(
         out.print(f"{lost.case.size}: {chosen} takes {100 * lost.ieee:.1f} % more than {best}"
                   f"{f'; {lost.passed} that are ranked higher were not timed' if lost.passed else ''}", markup=False,
                   soft_wrap=True)
+
+
+@app.command("autotune")
+def tell_autotuned(
+    rows: Annotated[Path, typer.Option(help="The record of `measure`, made on this GPU just before.")],
+    json_: Annotated[Path | None, typer.Option("--json", help="The record.")] = None,
+) -> None:
+    """What the choices of autotuning lose to the fastest candidate; each product is searched anew."""
+    records.check_writable(json_, rows)
+    gpu, (_, found) = device.require(), _record(rows)
+    losses = {"ieee": list[float](), "emulated": list[float]()}
+    untimed = 0
+    with progress("autotuning", len(found)) as done:
+        for product in found:
+            for precision, lost in losses.items():
+                row = best(product.problem, gpu, precision)
+                among = product.of(tensor=False)[:1] + product.of(tensor=True)[:1 if precision == "emulated" else 0]
+                if row in product.us:
+                    lost.append(product.us[row] / min(map(product.us.__getitem__, among)) - 1)
+                else:
+                    untimed += 1
+            done(product.case.size)
+    spreads = {precision: {"count": len(lost), **spread(lost)} for precision, lost in losses.items() if lost}
+    _tell({"autotuned": {"all": spreads}})
+    out.print(f"{untimed} choices are none of the candidates that `measure` timed", markup=False)
+    if json_ is not None:
+        records.write(json_, records.record(gpu, gpu.arch, [{"untimed": untimed, "losses": spreads}]))
 
 
 @app.command("fit")

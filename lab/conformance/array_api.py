@@ -1,0 +1,75 @@
+"""The array API's test suite, on a namespace whose products, Cholesky factors and solves of float32 are peakgemm's."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import wraps
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import peakgemm as pg
+
+from .outcomes import Around, Outcome, Recorder
+
+NAMESPACE = "peakgemm_namespace"
+# Not to be drawn. The suite needs a default integer and a complex dtype.
+OTHERS = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "float64", "complex128")
+OURS = "cholesky or solve or matmul"
+calls: Counter[str] = Counter()
+
+
+def namespace(base: str, on_gpu: bool) -> ModuleType:
+    """``base`` as `array_api_compat` shows it, with our functions; registered as `NAMESPACE`."""
+    under = import_module(f"array_api_compat.{base}")
+    if base == "torch" and on_gpu:
+        import torch
+
+        torch.set_default_device("cuda")
+
+    def ours(theirs: Any, function: Callable[..., Any], named: Any) -> Any:
+        @wraps(named)  # whose signature is compared with the standard's
+        def call(x: Any, *args: Any, **kwargs: Any) -> Any:
+            if any(y.dtype != under.float32 for y in (x, *args)):
+                return theirs(x, *args, **kwargs)
+            calls[named.__name__] += 1
+            return function(x, *args, **kwargs)
+        return call
+
+    def solve(a: Any, b: Any) -> Any:
+        """The suite's matrices are diagonal: equations times the signs of the diagonal make them positive definite."""
+        signs = under.sign(under.linalg.diagonal(a))
+        return pg.linalg.solve(a * signs[..., None], b * (signs if b.ndim == 1 else signs[..., None]))
+
+    module, linalg = ModuleType(NAMESPACE), ModuleType(f"{NAMESPACE}.linalg")
+    for copy, original in ((linalg, under.linalg), (module, under)):
+        vars(copy).update({name: getattr(original, name) for name in dir(original) if not name.startswith("__")})
+    module.__array_api_version__ = under.__array_api_version__
+    module.linalg = linalg
+    linalg.cholesky = ours(under.linalg.cholesky, pg.linalg.cholesky, pg.linalg.cholesky)
+    linalg.solve = ours(under.linalg.solve, solve, pg.linalg.solve)
+    module.matmul = linalg.matmul = ours(under.matmul, pg.matmul, pg.matmul)
+    sys.modules[NAMESPACE], sys.modules[linalg.__name__] = module, linalg
+    return module
+
+
+def run(folder: Path, base: str, on_gpu: bool, around: Around = nullcontext) -> list[Outcome]:
+    """The tests in ``folder``, a checkout with its submodule. In a process of its own: the environment tells them."""
+    namespace(base, on_gpu)
+    os.environ |= {"ARRAY_API_TESTS_MODULE": NAMESPACE, "ARRAY_API_TESTS_SKIP_DTYPES": ",".join(OTHERS)}
+    tests, found = folder / "array_api_tests", []
+    for module, which, without in (("test_linalg.py", "", "peakgemm has no such function"),
+                                   ("test_signatures.py", f"({OURS}) and not __matmul__", "")):
+        recorder = Recorder(f"array-api-tests, {base}", calls, without, around=around)
+        pytest.main([str(tests / module), "-k", which, "-q", "-p", "no:cacheprovider", "--max-examples", "200",
+                     "--derandomize", "--disable-deadline", "--rootdir", str(folder), "-c", str(folder / "pytest.ini")],
+                    plugins=[recorder])
+        found += recorder.outcomes
+    return found

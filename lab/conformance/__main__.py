@@ -46,14 +46,14 @@ def command(
             continue
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
             try:
-                outcomes = pool.submit(job).result()
+                outcomes = pool.submit(job).result() or [Outcome(name, "the suite itself", FAILED, "no test ran")]
             except Exception as error:  # the process died, say: the other suites are run
                 outcomes = [Outcome(name, "the suite itself", FAILED, records.first_line(error))]
         found += outcomes
         counts = Counter(each.outcome for each in outcomes)
         out.print(f"{name}: {', '.join(f'{count} {outcome}' for outcome, count in counts.items())}", markup=False)
     rows = [{key: value for key, value in each._asdict().items() if value} for each in found]
-    records.write(json, records.record(gpu, gpu.arch if gpu else "sm_90", [{"simulated": simulate, "tests": rows}],
+    records.write(json, records.record(gpu, gpu.arch if gpu else "sm_90", [{"tests": rows}], simulated=simulate,
                                        versions=dict(_versions())))
     failed = [each for each in found if each.outcome == FAILED]
     for each in failed:

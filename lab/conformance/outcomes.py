@@ -43,6 +43,13 @@ def judged(suite: str, test: str, reasons: Sequence[str], calls: dict[str, int],
     return Outcome(suite, test, PASSED, "", calls, samples)
 
 
+def beside(theirs: list[Outcome], ours: list[Outcome], why: str) -> list[Outcome]:
+    """Ours: what failed for the library itself, too, does not apply."""
+    reasons = {each.test: each.reason for each in theirs if each.outcome == FAILED}
+    return [each._replace(outcome=NOT_OURS, reason=f"{why}: {reasons[each.test]}")
+            if each.outcome == FAILED and each.test in reasons else each for each in ours]
+
+
 class Recorder:
     """A plugin of pytest that collects outcomes.
 
@@ -57,6 +64,7 @@ class Recorder:
                  around: Around = nullcontext) -> None:
         self.suite, self.calls, self.without, self.excused, self.around = suite, calls, without, excused or {}, around
         self.outcomes: list[Outcome] = []
+        self._seen: set[str] = set()
         self._used: set[str] = set()
 
     @pytest.hookimpl(wrapper=True)
@@ -77,17 +85,19 @@ class Recorder:
             self.outcomes.append(Outcome(self.suite, test, NOT_OURS, f"the suite skips it: {reason}"))
             return
         reasons = [] if report.passed else [_last_line(report)]
-        for pattern, why in self.excused.items():
-            if reasons and fnmatchcase(test, pattern):
+        for pattern in (pattern for pattern in self.excused if fnmatchcase(test, pattern)):
+            self._seen.add(pattern)
+            if reasons:
                 self._used.add(pattern)
-                self.outcomes.append(Outcome(self.suite, test, NOT_OURS, f"{why} ({reasons[0]})"[:1000], calls))
+                why = f"{self.excused[pattern]} ({reasons[0]})"
+                self.outcomes.append(Outcome(self.suite, test, NOT_OURS, why[:1000], calls))
                 return
         self.outcomes.append(judged(self.suite, test, reasons, calls, without=self.without))
 
     def unused(self) -> list[Outcome]:
-        """Failures: patterns that excused nothing are to be deleted."""
-        return [Outcome(self.suite, pattern, FAILED, "listed as one that does not apply, and no such test failed")
-                for pattern in self.excused if pattern not in self._used]
+        """Failures: patterns of tests that passed are to be deleted."""
+        return [Outcome(self.suite, pattern, FAILED, "listed as one that does not apply, and it passed")
+                for pattern in self._seen - self._used]
 
 
 def _last_line(report: Any) -> str:

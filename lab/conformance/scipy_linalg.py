@@ -21,7 +21,7 @@ import scipy.linalg
 import peakgemm as pg
 from peakgemm import linalg
 
-from .outcomes import FAILED, NOT_OURS, Around, Outcome, Recorder
+from .outcomes import Around, Outcome, Recorder, beside
 
 UNITS, EPS = 64, float(np.finfo(np.float32).eps)
 MODULES = {  # of scipy.linalg.tests, and which of their tests
@@ -185,7 +185,4 @@ def run(around: Around = nullcontext) -> list[Outcome]:
             pytest.main(["--pyargs", f"scipy.linalg.tests.{module}", "-k", which, "-q", "-p", "no:cacheprovider",
                          "-W", "ignore"], plugins=[recorder])
         found.append(recorder)
-    theirs = {each.test: each for each in found[0].outcomes}
-    return [each._replace(outcome=NOT_OURS, reason=f"SciPy's own functions fail it in FP32: {theirs[each.test].reason}")
-            if each.outcome == FAILED == theirs[each.test].outcome else each for each in found[1].outcomes
-            ] + found[1].unused()
+    return beside(found[0].outcomes, found[1].outcomes, "SciPy's own functions fail it in FP32") + found[1].unused()

@@ -2,8 +2,8 @@
 
 An operator's samples are run three times: by torch in FP64, by torch in FP32, and rerouted. The rerouted result has the
 shape and dtype of torch's FP32 result; integers are the same; numbers are off FP64 by at most `FACTOR` times what
-torch's own FP32 is, or what ``torch.testing.assert_close`` allows FP32, if that is more. A sample whose FP32 by torch is
-off by more than 1e-3, the limit of torch's ``test_compare_cpu``, is not compared.
+torch's own FP32 is, or what ``torch.testing.assert_close`` allows FP32, if that is more. A sample of which torch's
+FP32 is off by more than 1e-3, the limit of torch's ``test_compare_cpu``, is not compared.
 """
 
 from __future__ import annotations

@@ -34,7 +34,10 @@ class Memory:
             return 0
         root = x
         while root.base is not None:
-            root = root.base if isinstance(root.base, np.ndarray) else root.base.base  # as_strided's holder
+            under = root.base if isinstance(root.base, np.ndarray) else getattr(root.base, "base", None)
+            if under is None:  # what is no array lends its memory
+                break
+            root = under  # by as_strided's holder, too
         start = next((start for start, flat in self._flats if flat is root), None)
         if start is None:
             start = self._next

@@ -32,6 +32,8 @@ OPS = ("__rmatmul__", "addbmm", "addmm", "baddbmm", "bmm", "cdist", "cholesky", 
        "linalg.qr", "linalg.slogdet", "linalg.solve", "linalg.solve_triangular", "linalg.tensorsolve",
        "lu_solve", "matmul", "mm", "nn.functional.bilinear", "nn.functional.linear", "tensordot",
        "triangular_solve")
+FACTORS = ("cholesky", "cholesky_inverse", "cholesky_solve", "linalg.cholesky", "linalg.cholesky_ex",
+           "linalg.solve_triangular", "triangular_solve")
 COMPLEX = ("__rmatmul__", "addbmm", "addmm", "baddbmm", "bmm", "einsum", "linalg.matrix_power",
            "linalg.multi_dot", "matmul", "mm", "nn.functional.linear", "tensordot")
 FACTOR, RTOL, ATOL = 4, 1.3e-6, 1e-5  # the last two are assert_close's of FP32
@@ -209,13 +211,14 @@ def all_sizes() -> None:
 
 
 def run(precisions: Sequence[str], on_gpu: bool, products: bool = True) -> Iterator[Outcome]:
-    """Every check of every operator; without ``products`` torch computes those."""
+    """Every check of every operator; without ``products`` torch computes those, and what is of them alone is
+    left out."""
     all_sizes()
     device, key = ("cuda", "CUDA") if on_gpu else ("cpu", "CPU")
     torch.backends.cuda.matmul.allow_tf32 = False
     warnings.filterwarnings("ignore", module="torch")
     for op in op_db:
-        if op.name not in OPS or not op.supports_dtype(torch.float32, device):
+        if op.name not in (OPS if products else FACTORS) or not op.supports_dtype(torch.float32, device):
             continue
         for dtype in (torch.float32, torch.complex64) if op.name in COMPLEX else (torch.float32,):
             torch.manual_seed(0)

@@ -78,7 +78,7 @@ class Recorder:
         """One outcome a test."""
         if report.when != "call" and report.passed:
             return
-        test, calls = f"{Path(report.location[0]).stem}::{report.location[2]}", dict(self.calls)
+        test, calls = name_of(report.location), dict(self.calls)
         if report.skipped:
             told = report.longrepr
             reason = told[2] if isinstance(told, tuple) else getattr(report, "wasxfail", "skipped")
@@ -98,6 +98,11 @@ class Recorder:
         """Failures: patterns of tests that passed are to be deleted."""
         return [Outcome(self.suite, pattern, FAILED, "listed as one that does not apply, and it passed")
                 for pattern in self._seen - self._used]
+
+
+def name_of(location: tuple[str, int | None, str]) -> str:
+    """The module and the test of pytest's location."""
+    return f"{Path(location[0]).stem}::{location[2]}"
 
 
 def _last_line(report: Any) -> str:

@@ -1,11 +1,12 @@
-// X = L^-1 T by substitution, for the diagonal blocks of L whose inverses grow too much (`growth.cu`): all blocks of
-// other matrices leave at once.
+// X = L^-1 T by substitution: for blocks whose inverses grow too much (`growth.cu`), and for those that are not inverted.
 //
-// Idea: a block has 32 columns of X, and goes down the rows by 32: it subtracts the products of tiles of L with the
-// rows of X above, through shared memory, then one warp substitutes, a column a lane. Upwards, with L^T, is the same
-// walk from the last row, with strides negated and swapped. The bottleneck is latency: the kernel is for rare matrices.
+// Idea: a block has 32 columns of X, a column a lane, and goes down L by squares of 128. Of what lies left of a square on
+// the diagonal all warps subtract the products. Of that square one warp solves 32 rows at a time in registers, and all
+// subtract their products from the rows below. Upwards, with L^T, is the same walk from the last row, with strides
+// negated and swapped. The bottleneck is the one warp, and the latency of loads.
 //
-// A: the diagonal block of L. B: T. C: X, which may be T. C0: flags, int32, `blocks` for each matrix of the batch.
+// A: L. B: T. C: X, which may be T. C0: int32, `blocks` for each matrix of the batch: where number `block` is 0 nothing
+// is done; no `blocks`: it is done.
 
 #include "include/linalg/strides.cuh"
 #include "include/ptx/dependents.cuh"
@@ -14,23 +15,73 @@ struct Substitute {
   Strides matrix, from, to;
   int size, columns, unit, transposed, block, blocks;
 };
-constexpr int TILE = 32, WARPS = 8, THREADS = 32 * WARPS, LINES = TILE / WARPS;
-constexpr int WIDTH = TILE + 4;  // of a row in shared memory: four floats are read at once
+constexpr int TILE = 32, WARPS = 8, THREADS = 32 * WARPS, SQUARE = 128;
 
-// A tile of a matrix, zeros beyond its edge; to be seen by others after a barrier.
-__device__ __forceinline__ void load_tile(float (&tile)[TILE][WIDTH], const float* from, const Strides& s, int i,
-                                          int j, int rows, int columns) {
+struct Shared {
+  float left[SQUARE][SQUARE + 4];  // of L: four of a row are read at once
+  float above[SQUARE][TILE], x[SQUARE][TILE];
+};
+
+// A thread's elements of SQUARE x COLUMNS of a matrix, lanes along what is contiguous. body(row, column, address)
+template <int COLUMNS, typename Pointer, typename Body>
+__device__ __forceinline__ void each_element(Pointer first, const Strides& s, Body body) {
+  const int inner = s.along_rows() ? SQUARE : COLUMNS, outer = SQUARE * COLUMNS / inner;
+  int line = threadIdx.x / inner;
+  auto [r, c] = s.position(line, threadIdx.x % inner);
+  const int apart = THREADS / inner, down = s.along_rows() ? 0 : apart, right = apart - down;
+  Pointer at = first + s.at(r, c);
+#pragma unroll 4
+  for (; line < outer; line += apart, r += down, c += right, at += s.at(down, right)) body(r, c, at);
+}
+
+// Of a matrix of `rows` x `columns` from (i, j) on; zeros beyond its edge.
+template <int COLUMNS, int PITCH>
+__device__ __forceinline__ void load(float (&tile)[SQUARE][PITCH], const float* from, const Strides& s, int i, int j,
+                                     int rows, int columns) {
+  each_element<COLUMNS>(from + s.at(i, j), s, [&](int r, int c, const float* at) {
+    tile[r][c] = i + r < rows && j + c < columns ? *at : 0.f;
+  });
+}
+
+// Of four rows of X, in one column: products with `terms` rows of `x` are subtracted; four rows of L lie at `left`.
+__device__ __forceinline__ void subtract(float (&sum)[4], const float* left, const float* x, int terms) {
+#pragma unroll 4
+  for (int k = 0; k < terms; k += 4) {
+    float of[4];
 #pragma unroll
-  for (int line = 0; line < LINES; ++line) {
-    const auto [r, c] = s.position(threadIdx.x / 32 + WARPS * line, threadIdx.x % 32);
-    tile[r][c] = i + r < rows && j + c < columns ? from[s.at(i + r, j + c)] : 0.0f;
+    for (int e = 0; e < 4; ++e) of[e] = x[(k + e) * TILE];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float4 l = *reinterpret_cast<const float4*>(left + i * (SQUARE + 4) + k);
+      sum[i] = fmaf(-l.w, of[3], fmaf(-l.z, of[2], fmaf(-l.y, of[1], fmaf(-l.x, of[0], sum[i]))));
+    }
   }
+}
+
+// One warp: TILE rows of X, of the square on the diagonal from `first` on, whose diagonal is reciprocals by now.
+__device__ __forceinline__ void solve(Shared& shared, int first, int lane, bool unit) {
+  float x[TILE];
+#pragma unroll
+  for (int r = 0; r < TILE; ++r) x[r] = shared.x[first + r][lane];
+#pragma unroll
+  for (int k = 0; k < TILE; k += 4)
+#pragma unroll
+    for (int r = k; r < TILE; ++r) {
+      const float4 l = *reinterpret_cast<const float4*>(&shared.left[first + r][first + k]);
+      const float of[4] = {l.x, l.y, l.z, l.w};
+#pragma unroll
+      for (int e = 0; e < 4 && k + e < r; ++e) x[r] = fmaf(-of[e], x[k + e], x[r]);
+      if (r < k + 4 && !unit) x[r] *= of[r - k];
+    }
+#pragma unroll
+  for (int r = 0; r < TILE; ++r) shared.x[first + r][lane] = x[r];
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 linalg_substitute(const float* A, const float* B, const float* C0, float* C, char* workspace,
                   const __grid_constant__ Substitute s) {
-  __shared__ __align__(16) float left[TILE][WIDTH], right[TILE][WIDTH];
+  extern __shared__ __align__(16) float words[];
+  Shared& shared = *reinterpret_cast<Shared*>(words);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slabs = (s.columns + TILE - 1) / TILE;
   const int batch = blockIdx.x / slabs, column = blockIdx.x % slabs * TILE;
   Strides matrix = s.matrix, from = s.from, to = s.to;
@@ -44,38 +95,41 @@ linalg_substitute(const float* A, const float* B, const float* C0, float* C, cha
     from.row = -from.row, to.row = -to.row;
   }
   previous_kernel_has_ended();
-  if (reinterpret_cast<const int*>(C0)[batch * s.blocks + s.block] == 0) return;
-  for (int i = 0; i < s.size; i += TILE) {
-    float sum[LINES];  // rows `warp` + WARPS * line, a column a lane
-    load_tile(right, t, from, i, column, s.size, s.columns);
-    __syncthreads();
-    for (int line = 0; line < LINES; ++line) sum[line] = right[warp + WARPS * line][lane];
-    for (int k = 0; k < i; k += TILE) {
+  if (s.blocks > 0 && reinterpret_cast<const int*>(C0)[batch * s.blocks + s.block] == 0) return;
+#pragma unroll 1
+  for (int i = 0; i < s.size; i += SQUARE) {
+    load<TILE>(shared.x, t, from, i, column, s.size, s.columns);
+#pragma unroll 1
+    for (int k = 0; k <= i; k += SQUARE) {
       __syncthreads();
-      load_tile(left, l, matrix, i, k, s.size, s.size);
-      load_tile(right, x, to, k, column, s.size, s.columns);
+      load<SQUARE>(shared.left, l, matrix, i, k, s.size, s.size);
+      if (k < i) load<TILE>(shared.above, x, to, k, column, s.size, s.columns);
       __syncthreads();
-#pragma unroll 8
-      for (int e = 0; e < TILE; ++e)
+      if (float* const pivot = &shared.left[threadIdx.x % SQUARE][threadIdx.x % SQUARE]; k == i && threadIdx.x < SQUARE)
+        *pivot = 1.f / *pivot;
+      __syncthreads();
+      // Of a square on the left all rows at once; of that on the diagonal TILE by TILE, and then the rows below.
+#pragma unroll 1
+      for (int done = 0; done < (k < i ? 1 : min(SQUARE, s.size - i)); done += TILE) {
+        if (k == i) {
+          if (warp == 0) solve(shared, done, lane, s.unit);
+          __syncthreads();
+        }
+        const float* const terms = k < i ? &shared.above[0][lane] : &shared.x[done][lane];
+        for (int r = (k < i ? 0 : done + TILE) + warp * 4; r < SQUARE; r += WARPS * 4) {
+          float sum[4];
 #pragma unroll
-        for (int line = 0; line < LINES; ++line)
-          sum[line] = fmaf(-left[warp + WARPS * line][e], right[e][lane], sum[line]);
-    }
-    __syncthreads();
-    load_tile(left, l, matrix, i, i, s.size, s.size);
-    for (int line = 0; line < LINES; ++line) right[warp + WARPS * line][lane] = sum[line];
-    __syncthreads();
-    if (warp == 0)
-      for (int r = 0; r < min(TILE, s.size - i); ++r) {
-        float value = right[r][lane];
-        for (int e = 0; e < r; ++e) value = fmaf(-left[r][e], right[e][lane], value);
-        right[r][lane] = s.unit ? value : value / left[r][r];
+          for (int e = 0; e < 4; ++e) sum[e] = shared.x[r + e][lane];
+          subtract(sum, &shared.left[r][k < i ? 0 : done], terms, k < i ? SQUARE : TILE);
+#pragma unroll
+          for (int e = 0; e < 4; ++e) shared.x[r + e][lane] = sum[e];
+        }
+        __syncthreads();
       }
-    __syncthreads();
-    for (int line = 0; line < LINES; ++line) {
-      const auto [r, c] = to.position(warp + WARPS * line, lane);
-      if (i + r < s.size && column + c < s.columns) x[to.at(i + r, column + c)] = right[r][c];
     }
+    each_element<TILE>(x + to.at(i, column), to, [&](int r, int c, float* at) {
+      if (i + r < s.size && column + c < s.columns) *at = shared.x[r][c];
+    });
     __syncthreads();
   }
 }

@@ -20,7 +20,7 @@ from peakgemm.tools.accuracy.linalg import FAMILIES  # noqa: E402
 
 DEVICE = "cuda"
 PRECISIONS = pytest.mark.parametrize("precision", ["ieee", "emulated"])
-TABLES = (linalg_case.products, linalg_case.triangles, linalg_case.definites)
+TABLES = (linalg_case.products, linalg_case.triangles, linalg_case.definites, linalg_case.generals)
 KINDS = ("rows", "columns", "padded", "strided")  # torch has no negative strides
 SMALL = [case for table in TABLES for case in laid_out(table(37, 20), KINDS)]
 BATCHED = [case for table in TABLES for case in list(laid_out(table(40, 9, (2, 1), (3,)), KINDS))[::3]]
@@ -33,6 +33,8 @@ def tensor(x: Any) -> Any:
     root = x
     while isinstance(root.base, np.ndarray):
         root = root.base
+    if x.dtype == np.int32:  # pivots
+        return torch.from_numpy(x).to(DEVICE)
     start = (x.__array_interface__["data"][0] - root.__array_interface__["data"][0]) // 4
     flat = torch.from_numpy(root.ravel("K").copy()).to(DEVICE)
     return flat.as_strided(x.shape, [step // 4 for step in x.strides], start)

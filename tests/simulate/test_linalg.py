@@ -9,11 +9,12 @@ import pytest
 import linalg_case
 from linalg_case import LAYOUTS, Case, Interpreter, definite, half, laid_out, mT, normal
 from peakgemm import linalg
-from peakgemm.linalg import positive_definite, triangular
+from peakgemm.kernels.linalg import leaves
+from peakgemm.linalg import general, positive_definite, triangular
 
 SMALL = [*laid_out(linalg_case.products(33, 20)), *list(laid_out(linalg_case.triangles(37, 5)))[::2],
-         *laid_out(linalg_case.definites(37, 5))]
-BATCHED = [case for cases in (linalg_case.products, linalg_case.triangles, linalg_case.definites)
+         *laid_out(linalg_case.definites(37, 5)), *laid_out(linalg_case.generals(37, 5))]
+BATCHED = [case for cases in (linalg_case.products, linalg_case.triangles, linalg_case.definites, linalg_case.generals)
            for case in [*list(laid_out(cases(7, 5, (2, 1), (3,))))[::4], *list(cases(7, 5, (1,), (3,)))[1::7]]]
 
 
@@ -31,11 +32,12 @@ def test_calls(interpreter: Interpreter, case: Case) -> None:
 
 @pytest.mark.parametrize("case", [
     *list(linalg_case.products(410, 9))[::7], *list(linalg_case.triangles(410, 9))[::5],
-    *list(linalg_case.definites(410, 9))[::3]], ids=str)
+    *list(linalg_case.definites(410, 9))[::3], next(iter(linalg_case.generals(140, 9)))], ids=str)
 def test_several_blocks(interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
     """A block of 256 rows and one of 154: inverses of both are grown."""
     monkeypatch.setattr(triangular, "width_for", lambda columns: 256)
     monkeypatch.setattr(positive_definite, "width_for", lambda columns: 256)
+    monkeypatch.setattr(general, "width_for", lambda columns: 256)
     monkeypatch.setattr("peakgemm.linalg.symmetric._BLOCK", 128)
     case.check(case.run())
 
@@ -137,3 +139,59 @@ def test_sizes_of_zero(interpreter: Interpreter) -> None:
     assert not linalg.syrk(normal(5, 0)).any() and not linalg.gram(normal(0, 3), trans=True).any()
     old = normal(5, 5)
     assert (linalg.syrk(normal(5, 0), old, beta=2.0) == np.tril(2 * old)).all()
+
+
+@pytest.mark.parametrize(("m", "n", "layout"), [
+    (1, 1, "rows"), (33, 33, "columns"), (70, 40, "rows"), (40, 70, "columns"), (140, 135, "rows"),
+    (100, 9, "columns")])
+def test_lu(interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch, m: int, n: int, layout: str) -> None:
+    """LAPACK's pivots, and factors as near as theirs; a block of the cluster has 32 rows."""
+    monkeypatch.setattr(leaves, "_LU_ROWS", 32)
+    a = LAYOUTS[layout](normal(2, m, n))
+    target = a.copy() if m == 70 else None
+    factors, pivots, info = linalg.lu_factor_ex(a if target is None else target, out=target)
+    for x, got, swaps in zip(a, factors, pivots, strict=True):
+        k = min(m, n)
+        assert np.array_equal(swaps, general._factor_on_cpu(x)[1])
+        lower, upper = (np.float64(z) for z in (np.tril(got[:, :k], -1) + np.eye(m, k), np.triu(got[:k])))
+        left = x[general._rows(np.concatenate([swaps, np.arange(k, m) + 1]))]
+        assert (abs(left - lower @ upper) <= (k + 4) * 2.0**-24 * (abs(lower) @ abs(upper))).all()
+    assert not info.any()
+
+
+@pytest.mark.parametrize("each", [2, 4, 8])
+def test_several_rows_a_thread(interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch, each: int) -> None:
+    """As of matrices with more rows than a cluster has threads."""
+    monkeypatch.setattr(leaves, "_MOST_ROWS", 50 // each + 1)
+    monkeypatch.setattr(leaves, "_LU_ROWS", 32)
+    a = normal(50, 21)
+    factors, pivots = linalg.lu_factor(a)
+    want, order, _ = general._factor_on_cpu(a)
+    assert np.array_equal(pivots, order)
+    np.testing.assert_allclose(factors, want, rtol=1e-3, atol=1e-4)
+
+
+def test_singular_and_ties(interpreter: Interpreter) -> None:
+    """A column of zeros is passed over, as in LAPACK; of equal elements the uppermost is the pivot."""
+    a = normal(3, 40, 40)
+    a[1, :, 20] = a[1, :, 7] = 0
+    a[2] = np.sign(a[2])
+    factors, pivots, info = linalg.lu_factor_ex(a)
+    for x, got, swaps, number in zip(a[:2], factors, pivots, info, strict=False):
+        want, order, singular = general._factor_on_cpu(x)
+        assert np.array_equal(swaps, order) and number == singular
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
+    assert pivots[2, 0] == 1 and info.tolist() == [0, 8, 0]
+    with pytest.raises(linalg.SingularMatrix, match=r"matrix \(1,\) of the batch is singular: its pivot 8 is 0"):
+        linalg.inv(a)
+
+
+def test_determinants(interpreter: Interpreter) -> None:
+    a = normal(4, 20, 20)
+    a[3, 5] = 0
+    sign, logarithm = linalg.slogdet(a)
+    want = np.linalg.slogdet(np.float64(a))
+    assert np.array_equal(sign, want[0]) and np.allclose(logarithm, want[1], rtol=1e-5)
+    np.testing.assert_allclose(linalg.det(a), np.linalg.det(np.float64(a)), rtol=1e-3)
+    large = linalg.det(a * np.float32(1e5))
+    assert large[3] == 0 and np.isinf(large[:3]).all()

@@ -148,7 +148,35 @@ def definites(n: int, k: int, left_batch: tuple[int, ...] = (), right_batch: tup
         yield Case("cholesky", (given,), flags, _factors(a, upper), n)
         yield Case("cholesky_solve", (b, factor), flags, _solves(square, b, True), 2 * n)
         yield Case("cholesky_inverse", (factor,), flags, _inverts(square), 2 * n)
-        yield Case("solve", (given, b), flags, _solves(a, b, True), 3 * n)
+        yield Case("solve", (given, b), flags | {"assume_a": "pos"}, _solves(a, b, True), 3 * n)
+
+
+def generals(n: int, k: int, left_batch: tuple[int, ...] = (), right_batch: tuple[int, ...] = ()) -> Iterator[Case]:
+    """`products`, of general matrices."""
+    a, b = normal(*left_batch, n, n, seed=1) + 2 * np.eye(n, dtype="f4"), normal(*right_batch, n, k, seed=2)
+    yield Case("solve", (a, b), {}, _solves(a, b, True), 3 * n)
+    yield Case("inv", (a,), {}, _solves(a, np.eye(n), True), 3 * n)
+    factors, pivots, product_ = lu(a)
+    for left, trans in product((True, False), repeat=2):
+        yield Case("lu_solve", (factors, pivots, b if left else mT(b).copy()), {"left": left, "trans": trans},
+                   _solves(mT(product_) if trans else product_, b if left else mT(b), left), 2 * n)
+
+
+def lu(a: Any) -> tuple[Any, Any, Any]:
+    """L and U in one matrix in float32, LAPACK's pivots, and ``P L U`` of these in FP64."""
+    factors, pivots, rounded = np.float64(a).copy(), np.empty(a.shape[:-1], np.int32), np.empty(a.shape)
+    n = a.shape[-1]
+    for index in np.ndindex(a.shape[:-2]):
+        x, rows = factors[index], np.arange(n)
+        for i in range(n):
+            pivot = i + int(np.argmax(abs(x[i:, i])))
+            pivots[(*index, i)] = pivot + 1
+            x[[i, pivot]], rows[[i, pivot]] = x[[pivot, i]], rows[[pivot, i]]
+            x[i + 1:, i] /= x[i, i]
+            x[i + 1:, i + 1:] -= x[i + 1:, i, None] * x[i, i + 1:]
+        of = np.float64(np.float32(x))
+        rounded[(*index, rows)] = (np.tril(of, -1) + np.eye(n)) @ np.triu(of)
+    return factors.astype("f4"), pivots, rounded
 
 
 def _equals(want: Any, scale: Any) -> Callable[[Any], tuple[Any, Any]]:
@@ -200,7 +228,13 @@ EMPTY: list[tuple[Callable[[Callable[..., Any]], Any], tuple[int, ...]]] = [
     (lambda zeros: linalg.cholesky_ex(zeros((2, 0, 0), "f4"))[1], (2,)),
     (lambda zeros: linalg.cholesky_solve(zeros((0, 2), "f4"), zeros((0, 0), "f4")), (0, 2)),
     (lambda zeros: linalg.cholesky_inverse(zeros((0, 0), "f4")), (0, 0)),
-    (lambda zeros: linalg.solve(zeros((0, 0), "f4"), zeros((0,), "f4")), (0,))]
+    (lambda zeros: linalg.solve(zeros((0, 0), "f4"), zeros((0,), "f4")), (0,)),
+    (lambda zeros: linalg.solve(zeros((0, 0), "f4"), zeros((0,), "f4"), assume_a="pos"), (0,)),
+    (lambda zeros: linalg.lu_factor(zeros((2, 0, 3), "f4"))[0], (2, 0, 3)),
+    (lambda zeros: linalg.lu_factor(zeros((2, 3, 0), "f4"))[1], (2, 0)),
+    (lambda zeros: linalg.lu_solve(zeros((0, 0), "f4"), zeros((0,), "i4"), zeros((0, 2), "f4")), (0, 2)),
+    (lambda zeros: linalg.inv(zeros((0, 3, 3), "f4")), (0, 3, 3)),
+    (lambda zeros: linalg.det(zeros((0, 3, 3), "f4")), (0,))]
 
 LAYOUTS: dict[str, Callable[[Any], Any]] = {  # how the same values may lie in memory
     "rows": lambda x: x,
@@ -215,7 +249,8 @@ def laid_out(cases: Iterator[Case], kinds: Sequence[str] = tuple(LAYOUTS)) -> It
     """The cases with operands in one layout after the other."""
     layouts = cycle(kinds)
     for case in cases:
-        yield case._replace(operands=tuple(LAYOUTS[next(layouts)](x) for x in case.operands))
+        yield case._replace(operands=tuple(x if x.dtype == np.int32 else LAYOUTS[next(layouts)](x)
+                                           for x in case.operands))
 
 
 # ---- programs without a GPU -------------------------------------------------------------------------------------
@@ -243,7 +278,7 @@ class Interpreter:
             if size:
                 library.memory.flat(pointer)[:size // 4] = 0
 
-        patch.setattr(call, "locate", lambda arrays: (library, 0))
+        patch.setattr(call, "locate", lambda arrays, dtype="float32": (library, 0))
         patch.setattr(call.device, "require", lambda index: stand_in.GPU)
         patch.setattr(call.memory, "clear", clear)
         patch.setattr(call, "BoundProgram", Bound)
@@ -276,7 +311,7 @@ def _launch(launch: Launch, flat: list[Any]) -> None:
     arguments = [flat[i] for i in launch.convention.addresses]
     run(launch.recipe.make("ptx"), grid=launch.blocks, block=launch.threads,
         args=[*arguments, *launch.convention.unpack(launch.arguments)], arch=launch.recipe.arch,
-        shared_bytes=launch.shared_bytes)
+        shared_bytes=launch.shared_bytes, cluster=launch.cluster)
 
 
 def _multiply(p: Problem, a: Any, b: Any, old: Any, out: Any) -> None:

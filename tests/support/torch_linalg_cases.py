@@ -37,6 +37,12 @@ CASES = {
                     {"linalg_solve_triangular": 1}),
     "solve-unit": (lambda s, t, b: linalg.solve_triangular(t / 8, b, upper=False, unitriangular=True),
                    {"linalg_solve_triangular": 1}),
+    "lu": (lambda s, t, b: linalg.lu_factor_ex(s), {"linalg_lu_factor_ex": 1}),
+    "lu_solve": (lambda s, t, b: linalg.lu_solve(*linalg.lu_factor(s), b.mT, left=False, adjoint=True),
+                 {"linalg_lu_factor_ex": 1, "linalg_lu_solve": 1}),
+    "solve-general": (lambda s, t, b: linalg.solve(s + t, b), {"linalg_lu_factor_ex.out": 1, "linalg_lu_solve.out": 1}),
+    "inverse": (lambda s, t, b: linalg.inv(s), {"linalg_lu_factor_ex.out": 1, "linalg_lu_solve.out": 1}),
+    "determinant": (lambda s, t, b: linalg.slogdet(s)[1][..., None], {"linalg_lu_factor_ex.out": 1}),
     "solve-old": (lambda s, t, b: torch.triangular_solve(b, t, upper=False, transpose=True), {"triangular_solve": 1}),
 }
 BATCHES = [  # of the matrices, and of right-hand sides

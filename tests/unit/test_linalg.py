@@ -18,7 +18,7 @@ from peakgemm import linalg
 from peakgemm.errors import InvalidType, InvalidValue, PeakgemmError
 from peakgemm.runtime import device
 
-TABLES = (linalg_case.products, linalg_case.triangles, linalg_case.definites)
+TABLES = (linalg_case.products, linalg_case.triangles, linalg_case.definites, linalg_case.generals)
 
 
 @pytest.fixture(autouse=True)
@@ -96,9 +96,27 @@ def test_what_is_not_positive_definite(row: int, value: float, order: int) -> No
                        match=rf"matrix \(1, 0\) of the batch .* order {order} .* add to its diagonal") as caught:
         linalg.cholesky(batch)
     with pytest.raises(np.linalg.LinAlgError, match=rf"the matrix .* order {order} "):
-        linalg.solve(batch[1, 0], normal(70))
+        linalg.solve(batch[1, 0], normal(70), assume_a="pos")
     assert isinstance(caught.value, PeakgemmError)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+@pytest.mark.parametrize("columns", [1, 30])
+def test_singular_matrices(columns: int) -> None:
+    """Info is the first pivot that is 0, as LAPACK's; the determinant is 0, and nothing is raised for it."""
+    batch = normal(2, 2, 30, 30)
+    batch[1, 0, :, columns - 1] = 0
+    assert linalg.lu_factor_ex(batch)[2].tolist() == linalg.inv_ex(batch)[1].tolist() == [[0, 0], [columns, 0]]
+    x, info = linalg.solve_ex(batch, normal(30, 3))
+    assert info.tolist() == [[0, 0], [columns, 0]] and x.shape == (2, 2, 30, 3)
+    with pytest.raises(linalg.SingularMatrix,
+                       match=rf"matrix \(1, 0\) of the batch is singular: its pivot {columns} is 0"):
+        linalg.solve(batch, normal(30, 3))
+    with pytest.raises(np.linalg.LinAlgError, match="the matrix is singular"):
+        linalg.inv(batch[1, 0])
+    assert linalg.det(batch)[1, 0] == 0 and (linalg.det(batch) != 0).sum() == 3
+    sign, logarithm = linalg.slogdet(batch)
+    assert sign[1, 0] == 0 and logarithm[1, 0] == -np.inf and (abs(sign) == 1).sum() == 3
 
 
 @pytest.mark.parametrize("lower", [True, False])
@@ -111,6 +129,7 @@ def test_singular_triangles(lower: bool) -> None:
 
 
 A, B, S = normal(4, 3), normal(4, 3, seed=1), definite(4, 4)
+P = np.arange(1, 5, dtype=np.int32)
 REFUSED: dict[str, tuple[Callable[[], Any], type, str]] = {
     # Shapes.
     "no matrix": (lambda: linalg.syrk(A[0]), InvalidValue, r"a has shape \(3,\).*add a dimension"),
@@ -143,7 +162,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], type, str]] = {
     "precision": (lambda: linalg.gram(A, precision="fp8"), InvalidValue, "precision = 'fp8' is unknown; valid ones"),
     "reproducible": (lambda: linalg.cholesky(S, precision="reproducible"), InvalidValue,
                      "cholesky does not keep.*precision='ieee'"),
-    "assume_a": (lambda: linalg.solve(S, B, assume_a="sym"), InvalidValue, "assume_a = 'sym'.*pass assume_a='pos'"),
+    "assume_a": (lambda: linalg.solve(S, B, assume_a="sym"), InvalidValue, "assume_a = 'sym'.*'gen' or 'pos'"),
+    "not square, inv": (lambda: linalg.inv(A), InvalidValue, r"a has shape \(4, 3\).*square"),
+    "not square, det": (lambda: linalg.slogdet(A), InvalidValue, r"slogdet takes square"),
+    "not square, lu": (lambda: linalg.lu_solve(A, P, B), InvalidValue, r"factor has shape \(4, 3\).*square"),
+    "pivots": (lambda: linalg.lu_solve(S, P[:3], B), InvalidValue, r"pivots have shape \(3,\), and the factor 4 rows"),
+    "no pivots": (lambda: linalg.lu_solve(S, None, B), InvalidValue, r"pivots have shape \(\), and the factor 4 rows"),
+    "floats": (lambda: linalg.lu_solve(S, np.float32(P), B), InvalidType, "pivots is float32; it is int32"),
+    "no trans": (lambda: linalg.lu_solve(S, P, B, trans="T"), InvalidValue, "trans = 'T' is no bool"),
     "stream": (lambda: linalg.cholesky(S, stream=0), InvalidValue, "leave stream out"),
     # Arrays.
     "a list": (lambda: linalg.syrk([[1.0]]), InvalidType, "a is a list; syrk takes torch, CuPy, JAX or NumPy arrays"),

@@ -232,6 +232,8 @@ def check_dtype(dtype: str, name: str, wanted: str = "float32") -> None:
     """
     if dtype == wanted:
         return
+    if wanted == "int32":
+        raise InvalidType(f"{name} is {dtype}; it is int32, as the functions of peakgemm.linalg return it: convert it")
     if wanted != "float32":
         conversion = f"convert it with {name}.astype('{wanted}') ({name}.to(torch.{wanted}) in torch)"
         raise InvalidType(f"{name} is {dtype}{', and a is complex' * (name != 'a')}; a complex product is of {wanted} "

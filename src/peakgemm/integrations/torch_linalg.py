@@ -49,6 +49,7 @@ FASTER = {
     "solve": Sizes(rows=512, columns=256, batch_columns=64),
     "inverse": Sizes(rows=1024),
     "gram": Sizes(rows=512, columns=512),
+    "lu": Sizes(rows=256),
 }
 
 
@@ -133,6 +134,32 @@ def _triangular_solve(precision: str, b: Tensor, a: Tensor, upper: bool = True, 
     return solution, coefficients
 
 
+def _lu_factor(precision: str, a: Tensor, *, pivot: bool = True, check_errors: bool = False, LU: Tensor | None = None,
+               pivots: Tensor | None = None, info: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor] | None:
+    if not pivot or not _is_ours("lu", a, 1, LU) or any(x is not None and x.dtype is not torch.int32
+                                                       for x in (pivots, info)):
+        return None
+    out = _column_major(a, a.shape[:-2], *a.shape[-2:]) if LU is None else LU
+    factor, order, number = linalg.lu_factor_ex(a.detach(), out=out, precision=precision)
+    if pivots is not None and info is not None:
+        order, number = (to.resize_(x.shape).copy_(x) for to, x in ((pivots, order), (info, number)))
+    if check_errors:
+        torch.ops.aten._linalg_check_errors(number, "torch.linalg.lu_factor_ex", is_matrix=a.dim() == 2)
+    return factor, order, number
+
+
+def _lu_solve(precision: str, factor: Tensor, pivots: Tensor, b: Tensor, *, left: bool = True, adjoint: bool = False,
+              out: Tensor | None = None) -> Tensor | None:
+    if b.dim() < 2 or not _is_ours("solve", factor, b.shape[-1 if left else -2], b, out):
+        return None
+    if out is None:
+        batch = batch_of("lu_solve", factor=factor, b=b)
+        out = _column_major(b, batch, *b.shape[-2:]) if left else b.new_empty((*batch, *b.shape[-2:]))
+    result: Tensor = linalg.lu_solve(factor.detach(), pivots, b.detach(), left=left, trans=adjoint, out=out,
+                                     precision=precision)
+    return result
+
+
 def _gram(precision: str, a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor | None:
     """A product of a matrix and its own transpose: half of it is computed."""
     if (a.dim() != 2 or b.dim() != 2 or b.shape != a.shape[::-1] or b.stride() != a.stride()[::-1]
@@ -142,10 +169,13 @@ def _gram(precision: str, a: Tensor, b: Tensor, out: Tensor | None = None) -> Te
     return result
 
 
-# By torch's names; `cholesky_solve` and `cholesky_inverse` pass on to these, `linalg.cholesky` to `linalg_cholesky_ex`.
+# By torch's names; `cholesky_solve` and `cholesky_inverse` pass on to these, `linalg.cholesky` to `linalg_cholesky_ex`,
+# and `solve`, `inv`, `det` and `slogdet` of `linalg` to those of LU.
 OPS: dict[str, Callable[..., Any]] = {
     "linalg_cholesky_ex": _cholesky_ex, "linalg_cholesky_ex.L": _cholesky_ex, "cholesky": _cholesky,
     "_cholesky_solve_helper": _cholesky_solve, "cholesky_inverse.out": _cholesky_inverse,
     "linalg_solve_triangular": _solve_triangular, "linalg_solve_triangular.out": _solve_triangular,
+    "linalg_lu_factor_ex": _lu_factor, "linalg_lu_factor_ex.out": _lu_factor, "linalg_lu_solve": _lu_solve,
+    "linalg_lu_solve.out": _lu_solve,
     "triangular_solve": _triangular_solve, "mm": _gram, "mm.out": _gram,
 }

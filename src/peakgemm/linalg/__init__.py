@@ -1,13 +1,28 @@
-"""FP32 linear algebra on top of our products: symmetric and triangular products, triangular solves, Cholesky.
+"""FP32 linear algebra on top of our products: symmetric and triangular products, triangular solves, Cholesky,
+LU.
 
 Nothing of cuBLAS or cuSOLVER is underneath. Every function takes torch, CuPy, JAX or NumPy arrays of float32, batches
 of matrices ``(..., rows, columns)`` with any strides, and the precisions of `peakgemm.matmul` that are not
 reproducible.
 """
 
-from .positive_definite import NotPositiveDefinite, cholesky, cholesky_ex, cholesky_inverse, cholesky_solve, solve
+from .general import (
+    SingularMatrix,
+    Slogdet,
+    det,
+    inv,
+    inv_ex,
+    lu_factor,
+    lu_factor_ex,
+    lu_solve,
+    slogdet,
+    solve,
+    solve_ex,
+)
+from .positive_definite import NotPositiveDefinite, cholesky, cholesky_ex, cholesky_inverse, cholesky_solve
 from .symmetric import gram, symm, syr2k, syrk, trmm
 from .triangular import solve_triangular, trsm
 
-__all__ = ["NotPositiveDefinite", "cholesky", "cholesky_ex", "cholesky_inverse", "cholesky_solve", "gram", "solve",
-           "solve_triangular", "symm", "syr2k", "syrk", "trmm", "trsm"]
+__all__ = ["NotPositiveDefinite", "SingularMatrix", "Slogdet", "cholesky", "cholesky_ex", "cholesky_inverse",
+           "cholesky_solve", "det", "gram", "inv", "inv_ex", "lu_factor", "lu_factor_ex", "lu_solve", "slogdet",
+           "solve", "solve_ex", "solve_triangular", "symm", "syr2k", "syrk", "trmm", "trsm"]

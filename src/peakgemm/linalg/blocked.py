@@ -152,6 +152,14 @@ def solve(program: Program, lower: Matrix, inverses: Inverses, right: Matrix, ou
                         transposed=transposed)
 
 
+def largest_half(width: int) -> int:
+    """The most columns, by doubling `BLOCK`, that leave some."""
+    half = BLOCK
+    while 2 * half < width:
+        half *= 2
+    return half
+
+
 def factor(program: Program, matrix: Matrix, out: Matrix, info: Matrix, stable: bool = False) -> None:
     """``out := L`` with ``L L^T = matrix``, of which the lower triangle is read; ``out`` may be it.
 
@@ -182,9 +190,7 @@ def factor(program: Program, matrix: Matrix, out: Matrix, info: Matrix, stable: 
                 corner = target.block(0, 0, width, width)
                 _substitute(program, corner, unsolved.mT, solved.mT, _flags(program, corner, inverse, BLOCK, False))
             return
-        half = BLOCK
-        while 2 * half < width:
-            half *= 2
+        half = largest_half(width)
         columns(source, first, half)
         middle, right = first + half, width - half
         left, below = out.block(middle, first, size - middle, half), size - middle - right

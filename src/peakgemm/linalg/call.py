@@ -45,6 +45,7 @@ class Operation(NamedTuple):
         out: as the public functions take it.
         parts: 2: operands, and ``out``, are the parts of complex arrays, ``(..., rows, columns, 2)``. ``record`` is
             given strides in complex numbers.
+        integers: int32 operands by name, as ``operands``.
         recognised: what a front door finds the bound steps, and the order of their arrays, by in `calls.launch.calls`,
             where no operand is copied.
     """
@@ -61,6 +62,7 @@ class Operation(NamedTuple):
     precision: str = "ieee"
     stream: Any = None
     parts: int = 1
+    integers: Mapping[str, Any] = MappingProxyType({})
     recognised: Hashable = None
 
 
@@ -78,6 +80,9 @@ def run(operation: Operation) -> Any:
                            "blocks depend on the size; pass reproducible=False, or use precision='ieee'")
     arrays = o.operands | ({} if o.out is None else {"out": o.out})
     library, index = locate(arrays)
+    if o.integers and locate(dict(o.integers), "int32") != (library, index):
+        raise InvalidValue(f"{o.name}: {', '.join(o.integers)} must be arrays of {library.name} where "
+                           f"{', '.join(arrays)} are; move them there")
     if library.name == "torch":  # its own operators have derivatives, and take our results beneath them
         from ..calls import eager
 
@@ -105,7 +110,7 @@ def run(operation: Operation) -> Any:
 def _on_host(library: HostLibrary, operation: Operation) -> Any:
     """`run` for arrays in the host's memory: copied to the current GPU and back, or left to NumPy without one."""
     o, gpu = operation, device.find()
-    arrays = {name: library.host(x, name) for name, x in o.operands.items()}
+    arrays = {name: library.host(x, name) for name, x in {**o.operands, **o.integers}.items()}
     results: list[Any]
     like = next(iter(o.operands.values()))
     target = None if o.out is None else library.host(o.out, "out")
@@ -120,7 +125,7 @@ def _on_host(library: HostLibrary, operation: Operation) -> Any:
         results = list(done) if o.also else [done]
     else:
         with device.activated(gpu.index):
-            staged = o._replace(operands={name: sent(x) for name, x in arrays.items()},
+            staged = o._replace(operands={name: sent(x) for name, x in arrays.items()}, integers={},
                                 out=None if target is None else sent(target))
             done = enqueue(STAGED, gpu.index, staged, LEGACY)
             results = [received(x) for x in (done if o.also else (done,))]
@@ -134,7 +139,7 @@ def _on_host(library: HostLibrary, operation: Operation) -> Any:
 
 def enqueue(library: DeviceLibrary, index: int, operation: Operation, stream: int) -> Any:
     """`run` for arrays on device ``index``."""
-    o, operands, gpu = operation, dict(operation.operands), device.require(index)
+    o, operands, gpu = operation, {**operation.operands, **operation.integers}, device.require(index)
     batch, like = o.shape[:-2], next(iter(operation.operands.values()))
     views, parts = {}, (o.parts,) * (o.parts > 1)
     for name, x in operands.items():

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InvalidValue, PeakgemmError
+from ..errors import PeakgemmError
 from ..kernels.linalg.leaves import BLOCK
 from ..problem import Triangle
 from .blocked import copy_triangle, factor, invert_blocks
@@ -99,13 +99,20 @@ def check_info(info: Any) -> None:
     Raises:
         NotPositiveDefinite: it is not 0 everywhere.
     """
+    if bad := first_nonzero(info):
+        which, order = bad
+        raise NotPositiveDefinite(f"{which} is not positive definite: its leading minor of order {order} is not "
+                                  "positive; add to its diagonal, or use cholesky_ex and read info")
+
+
+def first_nonzero(info: Any) -> tuple[str, int] | None:
+    """Wait for LAPACK's ``info``: the first matrix of the batch where it is not 0, in words, and what it is there."""
     values = np.asarray(info.get() if hasattr(info, "get") else info.cpu() if hasattr(info, "cpu") else info)
     bad = np.argwhere(values)
-    if len(bad):
-        index = tuple(int(i) for i in bad[0])
-        which = f"matrix {index} of the batch" if index else "the matrix"
-        raise NotPositiveDefinite(f"{which} is not positive definite: its leading minor of order {int(values[index])} "
-                                  "is not positive; add to its diagonal, or use cholesky_ex and read info")
+    if not len(bad):
+        return None
+    index = tuple(int(i) for i in bad[0])
+    return f"matrix {index} of the batch" if index else "the matrix", int(values[index])
 
 
 def cholesky_solve(b: Any, factor: Any, *, upper: bool = False, out: Any = None, precision: str = "ieee",
@@ -163,31 +170,3 @@ def cholesky_inverse(factor: Any, *, upper: bool = False, out: Any = None, preci
 
     return run(Operation("cholesky_inverse", {"factor": factor}, shape, record, on_cpu, (upper,), "", out=out,
                          precision=precision, stream=stream))
-
-
-def solve(a: Any, b: Any, *, assume_a: str = "pos", upper: bool = False, out: Any = None, precision: str = "ieee",
-          stream: Any = None) -> Any:
-    """``x`` with ``a x = b``, ``a`` symmetric positive definite: the names are those of ``scipy.linalg.solve``.
-
-    Args:
-        a: float32, ``(..., N, N)``; one triangle is read, the lower one, or with ``upper`` the upper one.
-        b: float32, ``(..., N, M)`` or ``(N,)``.
-        assume_a: ``"pos"``.
-        out: written; it may be ``b`` itself.
-        precision, stream: as for `peakgemm.matmul`.
-
-    Raises:
-        NotPositiveDefinite: as `cholesky`, whose wait this has.
-        InvalidValue: another ``assume_a``, or as `trsm`.
-    """
-    if assume_a not in ("pos", "positive definite"):
-        raise InvalidValue(f"assume_a = {assume_a!r}: peakgemm.linalg solves positive definite systems; pass "
-                           "assume_a='pos', or use your library's solver")
-    is_vector = getattr(b, "ndim", 2) == 1
-    one_sided("solve", {"a": a, "b": b[:, None] if is_vector else b}, left=True)
-    factor = cholesky(a, upper=upper, precision=precision, stream=stream)
-    if is_vector:
-        column = cholesky_solve(b[:, None], factor, upper=upper, out=None if out is None else out[..., None],
-                                precision=precision, stream=stream)
-        return column[..., 0] if out is None else out
-    return cholesky_solve(b, factor, upper=upper, out=out, precision=precision, stream=stream)

@@ -137,8 +137,8 @@ def _store_async(b: Build, ins: Instruction) -> Step:
 
     def step(group: Group, lanes: LaneSet, places: Array | None) -> None:
         if machine.cluster == 1:  # measured on an H100 and an H200: an illegal instruction
-            machine.fault("mbarrier", ins, "an asynchronous store in a cluster of one block faults on a GPU; launch clusters "
-                          "of two, or store as usual", lanes.lanes)
+            machine.fault("mbarrier", ins, "an asynchronous store in a cluster of one block faults on a GPU; launch "
+                          "clusters of two, or store as usual", lanes.lanes)
         at, bar = (get(group) if places is None else get(group)[places] for get in (to, barrier))
         data = values(group, lanes.n, places)
         block, bar = in_cluster(machine, lanes, bar)

@@ -5,9 +5,11 @@ of matrices ``(..., rows, columns)`` with any strides, and the precisions of `pe
 reproducible.
 """
 
+from .orthogonal import QR, LeastSquares, RankDeficient, RankedQR, lstsq, lstsq_ex, qr, qr_ex
 from .positive_definite import NotPositiveDefinite, cholesky, cholesky_ex, cholesky_inverse, cholesky_solve, solve
 from .symmetric import gram, symm, syr2k, syrk, trmm
 from .triangular import solve_triangular, trsm
 
-__all__ = ["NotPositiveDefinite", "cholesky", "cholesky_ex", "cholesky_inverse", "cholesky_solve", "gram", "solve",
-           "solve_triangular", "symm", "syr2k", "syrk", "trmm", "trsm"]
+__all__ = ["QR", "LeastSquares", "NotPositiveDefinite", "RankDeficient", "RankedQR", "cholesky", "cholesky_ex",
+           "cholesky_inverse", "cholesky_solve", "gram", "lstsq", "lstsq_ex", "qr", "qr_ex", "solve", "solve_triangular",
+           "symm", "syr2k", "syrk", "trmm", "trsm"]

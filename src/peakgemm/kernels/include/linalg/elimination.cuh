@@ -41,6 +41,7 @@ struct Elimination {
   Strides from_strides, factor_strides, inverse_strides;
   int n;
   bool unit, zeros;  // zeros are stored above the diagonals of the results
+  float floor;       // of pivots, below which SKIPS leaves a column out
 };
 
 enum Barrier { PANEL = 1, SOLVED = 3, ROW_WARPS = 5 };  // of panels and solved columns two each, in turn
@@ -139,8 +140,8 @@ __device__ __forceinline__ void update(Shared& shared, int steps) {
 
 // Row warps, of row `thread`; behind ROWS: of L's own rows on the diagonal. The order of the leading minor that is not
 // positive definite, or 0.
-template <bool FACTOR>
-__device__ __forceinline__ int solve(Shared& shared, int thread, int steps) {
+template <bool FACTOR, bool SKIPS>
+__device__ __forceinline__ int solve(Shared& shared, int thread, int steps, float floor) {
   float v[STEP] = {};
   int failed = 0;
 #pragma unroll 1
@@ -189,11 +190,13 @@ __device__ __forceinline__ int solve(Shared& shared, int thread, int steps) {
         failed = failed == 0 && !(pivot > 0.f) ? first + j + 1 : failed;
         reciprocal = rsqrtf(pivot);
         reciprocal = fmaf(0.5f * reciprocal, fmaf(-pivot * reciprocal, reciprocal, 1.f), reciprocal);
+        if (SKIPS && pivot <= floor) reciprocal = 0.f;
       } else {
         asm("rcp.approx.f32 %0, %1;" : "=f"(reciprocal) : "f"(d[j][j]));
         reciprocal = fmaf(reciprocal, fmaf(-d[j][j], reciprocal, 1.f), reciprocal);
       }
       if (!given) v[j] *= reciprocal;
+      if (SKIPS && reciprocal == 0.f && thread - ROWS == j) v[j] = -1.f;
 #pragma unroll
       for (int i = j + 1; i < STEP; ++i) {
         if (FACTOR) {
@@ -217,7 +220,7 @@ __device__ __forceinline__ int solve(Shared& shared, int thread, int steps) {
 }
 
 // All threads. The order of the leading minor that is not positive definite, or 0, to the last of them.
-template <bool FACTOR>
+template <bool FACTOR, bool SKIPS = false>
 __device__ __forceinline__ int eliminate(const Elimination& e, Shared& shared) {
   const int thread = threadIdx.x, steps = (e.n + STEP - 1) / STEP;
   // Above the diagonal are zeros of X, rows behind the last are those of an identity.
@@ -232,7 +235,7 @@ __device__ __forceinline__ int eliminate(const Elimination& e, Shared& shared) {
   __syncthreads();
   int failed = 0;
   if (thread < UPDATING) update<FACTOR>(shared, steps);
-  else failed = solve<FACTOR>(shared, thread - UPDATING, steps);
+  else failed = solve<FACTOR, SKIPS>(shared, thread - UPDATING, steps, e.floor);
   __syncthreads();
   if (FACTOR) store(e.factor, e.factor_strides, shared, e.n, true, e.zeros);
   store(e.inverse, e.inverse_strides, shared, e.n, false, e.zeros);

@@ -20,7 +20,8 @@ from peakgemm.tools.accuracy.linalg import FAMILIES  # noqa: E402
 
 DEVICE = "cuda"
 PRECISIONS = pytest.mark.parametrize("precision", ["ieee", "emulated"])
-TABLES = (linalg_case.products, linalg_case.triangles, linalg_case.definites)
+TABLES = (linalg_case.products, linalg_case.triangles, linalg_case.definites,
+          linalg_case.orthogonals)
 KINDS = ("rows", "columns", "padded", "strided")  # torch has no negative strides
 SMALL = [case for table in TABLES for case in laid_out(table(37, 20), KINDS)]
 BATCHED = [case for table in TABLES for case in list(laid_out(table(40, 9, (2, 1), (3,)), KINDS))[::3]]
@@ -60,7 +61,8 @@ def test_many_columns(table: Callable[[int, int], Iterator[Case]], precision: st
 
 @pytest.mark.parametrize("n", [1, 31, 32, 33, 127, 128, 129, 255, 257, 511, 513, 1025, 1537])
 def test_sizes_beside_those_of_blocks(n: int) -> None:
-    for case in [*linalg_case.definites(n, 3), *list(linalg_case.triangles(n, 3))[::3]]:
+    for case in [*linalg_case.definites(n, 3), *list(linalg_case.triangles(n, 3))[::3],
+                 *linalg_case.orthogonals(n, 3)]:
         case.check(numpy(case.run(tensor)))
 
 

@@ -1,4 +1,5 @@
-"""FP32 linear algebra on top of our products: symmetric and triangular products, triangular solves, Cholesky.
+"""FP32 linear algebra on top of our products: symmetric and triangular products, triangular solves, Cholesky,
+QR and least squares.
 
 Nothing of cuBLAS or cuSOLVER is underneath. Every function takes torch, CuPy, JAX or NumPy arrays of float32, batches
 of matrices ``(..., rows, columns)`` with any strides, and the precisions of `peakgemm.matmul` that are not
@@ -11,5 +12,5 @@ from .symmetric import gram, symm, syr2k, syrk, trmm
 from .triangular import solve_triangular, trsm
 
 __all__ = ["QR", "LeastSquares", "NotPositiveDefinite", "RankDeficient", "RankedQR", "cholesky", "cholesky_ex",
-           "cholesky_inverse", "cholesky_solve", "gram", "lstsq", "lstsq_ex", "qr", "qr_ex", "solve", "solve_triangular",
-           "symm", "syr2k", "syrk", "trmm", "trsm"]
+           "cholesky_inverse", "cholesky_solve", "gram", "lstsq", "lstsq_ex", "qr", "qr_ex", "solve",
+           "solve_triangular", "symm", "syr2k", "syrk", "trmm", "trsm"]

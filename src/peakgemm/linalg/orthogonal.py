@@ -104,27 +104,27 @@ def qr_ex(a: Any, *, mode: str = "reduced", rcond: float | None = None, out: Any
         A named tuple of Q, which is None by mode ``"r"``, R, and the rank of the first K columns, int32 of the batch's
         shape: how many elements on R's diagonal count.
     """
-    rows, columns = shape = shape_of("qr", "a", a)[-2:]
-    batch, least = shape_of("qr", "a", a)[:-2], min(shape)
+    *batch, rows, columns = shape_of("qr", "a", a)
+    least = min(rows, columns)
     if mode not in ("reduced", "complete", "r"):
         raise InvalidValue(f"mode = {mode!r}; pass mode='reduced', 'complete' or 'r'")
     size = rows if mode == "complete" else least
-    tolerance = _tolerance(rcond, shape)
+    tolerance, alone = _tolerance(rcond, rows, columns), mode == "r"
     of_q, of_r = (*batch, rows, size), (*batch, size, columns)
 
     def record(program: Program, m: dict[str, Matrix]) -> None:
-        r = m["out" if mode == "r" else "r"]
-        _record(program, m["a"], program.allocate(len_of(m["a"]), rows, size) if mode == "r" else m["out"], r, m["rank"],
-                tolerance)
+        a, out = m["a"], m["out"]
+        q, r = (program.allocate(a.shape[0], rows, size), out) if alone else (out, m["r"])
+        _record(program, a, q, r, m["rank"], tolerance)
 
     def on_cpu(a: Any, out: Any) -> Any:
-        q, r, rank = _on_cpu(a, mode, tolerance)
-        return (r, rank) if mode == "r" else (q, r, rank)
+        return _on_cpu(a, mode, tolerance)[1 if alone else 0:]
 
-    also = {"rank": (batch, "int32")} if mode == "r" else {"r": (of_r, "float32"), "rank": (batch, "int32")}
-    results = run(Operation("qr", {"a": a}, of_r if mode == "r" else of_q, record, on_cpu, (mode, tolerance), also=also,
-                            out=out, precision=precision, stream=stream))
-    return RankedQR(None, *results) if mode == "r" else RankedQR(*results)
+    rank = {"rank": (tuple(batch), "int32")}
+    results = run(Operation("qr", {"a": a}, of_r if alone else of_q, record, on_cpu, (mode, tolerance),
+                            also=rank if alone else {"r": (of_r, "float32")} | rank, out=out, precision=precision,
+                            stream=stream))
+    return RankedQR(None, *results) if alone else RankedQR(*results)
 
 
 def lstsq(a: Any, b: Any, *, rcond: float | None = None, precision: str = "ieee", stream: Any = None) -> LeastSquares:
@@ -155,9 +155,10 @@ def lstsq(a: Any, b: Any, *, rcond: float | None = None, precision: str = "ieee"
     if len(deficient):
         index = tuple(int(i) for i in deficient[0])
         which = f"matrix {index} of the batch" if index else "a"
-        raise RankDeficient(f"{which} has rank {int(ranks[index])} of {full}: its {'columns' if a.shape[-2] >= full else 'rows'} "
-                            "are dependent within rounding errors, or no numbers; leave some out, add a multiple of the "
-                            "identity below, pass a smaller rcond, or use lstsq_ex and read rank")
+        lines = "columns" if a.shape[-1] == full else "rows"
+        raise RankDeficient(f"{which} has rank {int(ranks[index])} of {full}: its {lines} are dependent within "
+                            "rounding errors, or no numbers; leave some out, pass a smaller rcond, or use lstsq_ex and "
+                            "read rank")
     return result
 
 
@@ -169,17 +170,17 @@ def lstsq_ex(a: Any, b: Any, *, rcond: float | None = None, out: Any = None, pre
     """
     vector = getattr(b, "ndim", 2) == 1
     right = b[:, None] if vector else b
-    rows, columns = shape = shape_of("lstsq", "a", a)[-2:]
-    least, sides = min(shape), shape_of("lstsq", "b", right)[-1]
+    rows, columns = shape_of("lstsq", "a", a)[-2:]
+    least, sides = min(rows, columns), shape_of("lstsq", "b", right)[-1]
     if right.shape[-2] != rows:
         raise InvalidValue(f"lstsq: b has shape {tuple(b.shape)}, and its rows must be the {rows} of a")
-    batch, tolerance = batch_of("lstsq", a=a, b=right), _tolerance(rcond, shape)
+    batch, tolerance = batch_of("lstsq", a=a, b=right), _tolerance(rcond, rows, columns)
     has_residuals = rows > columns > 0
     also = {"rank": (batch, "int32"), "residuals": ((*batch, int(has_residuals), sides), "float32")}
 
     def record(program: Program, m: dict[str, Matrix]) -> None:
         a, b, x = m["a"], m["b"], m["out"]
-        count = len_of(b)
+        count = b.shape[0]
         tall = a if rows >= columns else a.mT
         q, r = program.allocate(count, tall.rows, least), program.allocate(count, least, least)
         _record(program, tall, q, r, m["rank"], tolerance)
@@ -215,9 +216,9 @@ def lstsq_ex(a: Any, b: Any, *, rcond: float | None = None, out: Any = None, pre
     return LeastSquares(solution[..., 0] if vector else solution, sums, rank)
 
 
-def _tolerance(rcond: float | None, shape: tuple[int, int]) -> float:
+def _tolerance(rcond: float | None, rows: int, columns: int) -> float:
     if rcond is None:
-        return 8 * _UNIT * sqrt(max(*shape, 1))
+        return 8 * _UNIT * sqrt(max(rows, columns))
     if not isinstance(rcond, (int, float, np.floating)) or not rcond >= 0:
         raise InvalidValue(f"rcond = {rcond!r}; pass a number that is not negative, or None")
     return float(rcond)
@@ -238,11 +239,6 @@ def _on_cpu(a: Any, mode: str, tolerance: float) -> tuple[Any, Any, Any]:
 # ---- recorded steps ---------------------------------------------------------------------------------------------
 
 
-def len_of(matrix: Matrix) -> int:
-    """How many matrices there are."""
-    return matrix.shape[0]
-
-
 def _record(program: Program, a: Matrix, q: Matrix, r: Matrix, rank: Matrix, tolerance: float) -> None:
     """``q r := a``, and the rank added to ``rank``. Columns of ``q`` behind those of ``a`` are orthonormal to it."""
     count, rows, size = q.shape
@@ -261,14 +257,14 @@ def _record(program: Program, a: Matrix, q: Matrix, r: Matrix, rank: Matrix, tol
 
 
 def _orthogonalise(program: Program, a: Matrix, q: Matrix, r: Matrix, facts: Matrix) -> None:
-    """``q r`` := the scaled columns of ``a``, and zeros behind them, as many as ``q`` has; of ``r`` the upper triangle is
-    written. ``facts``: of `qr_steps.scale_columns`."""
+    """``q r :=`` the scaled columns of ``a``, and zeros behind them, as many as ``q`` has; of ``r`` the upper triangle
+    is written. ``facts``: of `qr_steps.scale_columns`."""
     count, rows, size = q.shape
     most = min(_PANEL, size)
     spare = program.allocate(count, rows, most)
     for first in range(0, size, most):
         width = min(most, size - first)
-        # Where a panel fills nearly all that is left of the space, what is left of dependent columns is nearly dependent.
+        # Where a panel fills nearly all that is left of the space, the rest of dependent columns is nearly dependent.
         shifted = 3 if rows - first < 2 * width else 2
         rounds = shifted + 2
         buffers = [q.block(0, first, rows, width), spare.block(0, 0, rows, width)]
@@ -314,7 +310,7 @@ def _scale(program: Program, a: Matrix, panel: Matrix, facts: Matrix, first: int
 
 
 def _round(program: Program, panel: Matrix, out: Matrix, lower: Matrix, skipped: Matrix, shifted: bool) -> None:
-    """``out lower^T`` := the panel, whose columns come nearer to orthonormal ones, and which of them were ``skipped``."""
+    """``out lower^T :=`` the panel, whose columns come nearer to orthonormal ones; and which of them were ``skipped``."""
     count, _, width = panel.shape
     gram, powers = program.allocate(count, width, width), program.allocate(count, 1, width)
     shift = _SHIFT * sqrt(width) if shifted else 0.0

@@ -65,7 +65,8 @@ def skipping_block(arch: str, n: int, matrix: Strides, factor: Strides, inverse:
     """`cholesky_block` that skips columns whose pivot is at most ``floor``: zeros with a -1 on the diagonal, and zeros
     in the inverse. C0 is not looked at."""
     _require(1 <= n <= BLOCK, f"a block of {n} rows; give 1 to {BLOCK}")
-    return launch_of("skipping_block", arch, count, "9q2if4x", matrix, factor, inverse, n, first, floor, eliminates=True)
+    return launch_of("skipping_block", arch, count, "9q2if4x", matrix, factor, inverse, n, first, floor,
+                     eliminates=True)
 
 
 def invert_block(arch: str, n: int, size: int, matrix: Strides, count: int, *, unit: bool = False) -> Launch:

@@ -26,17 +26,17 @@ def strips(rows: int, columns: int, count: int) -> int:
     return max(1, min(_STRIPS, tiles(rows), -(-_BLOCKS // (tiles(columns) * count))))
 
 
-def scale_columns(arch: str, rows: int, given: int, columns: int, source: Strides, target: Strides, count: int,
-                  *, line: int = 0) -> Sequence[Launch]:
+def scale_columns(arch: str, rows: int, given: int, columns: int, source: Strides, target: Strides, count: int, *,
+                  line: int) -> Sequence[Launch]:
     """Columns scaled by powers of two to norms from 1 to 2: two kernels, in their order, with the same addresses.
 
     A: ``given`` columns. C: ``columns`` of them, zeros behind the last of A; it may be A. The workspace: a double for
-    each column of each of the `strips`. C0: ``[count][3][line]``, ``line`` 0 being ``columns``: by what the scaled column is to be multiplied, 0
-    for one of zeros; its norm; the column's sum of squares.
+    each column of each of the `strips`. C0: ``[count][3][line]``: by what the scaled column is to be multiplied, 0 for
+    one of zeros; its norm, 1 for one of zeros; the given column's sum of squares.
     """
     parts = strips(rows, columns, count)
-    return [launch_of("scale_columns", arch, count * parts * tiles(columns), "6q6i", source, target, rows, given, columns,
-                      parts, second, line or columns) for second in (False, True)]
+    return [launch_of("scale_columns", arch, count * parts * tiles(columns), "6q6i", source, target, rows, given,
+                      columns, parts, second, line) for second in (False, True)]
 
 
 def scaled_triangle(arch: str, mode: Mode, rows: int, columns: int, source: Strides, target: Strides, count: int, *,
@@ -44,12 +44,13 @@ def scaled_triangle(arch: str, mode: Mode, rows: int, columns: int, source: Stri
     """C := the lower triangle of A with its rows scaled, as ``mode`` says.
 
     ``GRAM``: a Gram matrix, scaled to a diagonal of 1 to 4, to which ``shift`` is added; above the diagonal C is left.
-    The workspace: the powers of two. ``FACTOR``: its factor, scaled back. C0: an int32 for each row, whether it was
-    skipped. ``RESULT``: R^T, by the facts B that `scale_columns` gave, of that ``line``. C0: an int32 for each matrix, to which is added
-    how many elements on the diagonal exceed ``threshold`` times the norm of their row.
+    The workspace: the powers of two. ``FACTOR``: its factor, scaled back; C may be A. C0: an int32 for each row,
+    whether it was skipped. ``RESULT``: R^T, by what `scale_columns` left in B, of that ``line``; C may be A. C0: an
+    int32 for each matrix, to which is added how many elements on the diagonal exceed ``threshold`` times the norm of
+    their row.
     """
     return launch_of("scaled_triangle", arch, count * tiles(rows) * tiles(columns), "6q3i2fi", source, target, rows,
-                     columns, mode, shift, threshold, line or rows)
+                     columns, mode, shift, threshold, line)
 
 
 def perturb_columns(arch: str, rows: int, columns: int, factor: Strides, target: Strides, count: int, *, amount: float,

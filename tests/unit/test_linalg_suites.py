@@ -48,7 +48,8 @@ class CpuPeer(TorchPeer):
 def on_host(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The command, with torch's CPU as its GPU."""
     monkeypatch.setattr(linalg, "torch", SimpleNamespace(**{
-        name: getattr(torch, name) for name in ("linalg", "mm", "float64", "complex128", "eye")},
+        name: getattr(torch, name) for name in ("linalg", "mm", "float64", "complex128", "eye", "cat", "where",
+                                                 "ones_like")},
         Generator=lambda device: torch.Generator(), cuda=SimpleNamespace(empty_cache=lambda: None),
         randn=lambda *shape, generator, device: torch.randn(*shape, generator=generator), complex=torch.complex))
     monkeypatch.setattr("peakgemm.cli.bench.device", SimpleNamespace(find=lambda: GPU))
@@ -104,7 +105,7 @@ def test_accuracy(here: Path, run: Any) -> None:
     code, said, complained = run("accuracy", "--suite", "linalg", "--host", "--sizes", "24,60", "--json", "a.json")
     assert (code, complained) == (0, "") and fits(said)
     cases = valid(here / "a.json")["rungs"]
-    assert len(cases) == 2 * len(accuracy.FAMILIES) * 5
+    assert len(cases) == 2 * len(accuracy.FAMILIES) * 6
     for case in cases:
         theirs = case["results"]["lapack"]
         assert theirs["verdict"] == "skipped" or 0 < theirs["figure"] <= case["limit"], case

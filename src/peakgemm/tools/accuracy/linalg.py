@@ -82,6 +82,7 @@ def _operands(triangle: Any, randn: Randn) -> Iterator[tuple[str, tuple[Any, ...
     yield "trsm", (triangle, triangle @ x)
     yield "cholesky", (triangle @ triangle.mT,)
     yield "cholesky_solve", (triangle @ (triangle.mT @ x), triangle)
+    yield "qr", (general.mT.contiguous(),)
     yield "complex product", (product, product.mT.contiguous())
 
 

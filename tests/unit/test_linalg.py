@@ -136,11 +136,11 @@ def test_ranks_that_are_said() -> None:
     assert linalg.qr_ex(a[0], rcond=1.0).rank == 0 and linalg.qr_ex(0 * a).rank.tolist() == [0, 0]
     b = normal(30, 2)
     assert linalg.lstsq(a[0], b).rank == 6
-    with pytest.raises(linalg.RankDeficient, match=r"matrix \(1,\) of the batch has rank 5 of 6: its columns .* lstsq_ex"
-                       ) as caught:
+    with pytest.raises(linalg.RankDeficient,
+                       match=r"matrix \(1,\) of the batch has rank 5 of 6: its columns .* lstsq_ex") as caught:
         linalg.lstsq(a, b)
     assert isinstance(caught.value, PeakgemmError) and isinstance(caught.value, np.linalg.LinAlgError)
-    with pytest.raises(np.linalg.LinAlgError, match="^a has rank 5 of 6: its rows are dependent"):
+    with pytest.raises(np.linalg.LinAlgError, match=r"^a has rank 5 of 6: its rows are dependent"):
         linalg.lstsq(np.swapaxes(a, 1, 2)[1], b[:6])
     a[0, 3, 2] = np.nan
     with pytest.raises(linalg.RankDeficient, match="or no numbers"):

@@ -310,7 +310,8 @@ def _scale(program: Program, a: Matrix, panel: Matrix, facts: Matrix, first: int
 
 
 def _round(program: Program, panel: Matrix, out: Matrix, lower: Matrix, skipped: Matrix, shifted: bool) -> None:
-    """``out lower^T :=`` the panel, whose columns come nearer to orthonormal ones; and which of them were ``skipped``."""
+    """``out lower^T :=`` the panel, whose columns come nearer to orthonormal ones, and which of them were ``skipped``.
+    """
     count, _, width = panel.shape
     gram, powers = program.allocate(count, width, width), program.allocate(count, 1, width)
     shift = _SHIFT * sqrt(width) if shifted else 0.0

@@ -55,9 +55,8 @@ class Operation(NamedTuple):
     def error(self, operands: Matrices, result: Any) -> float:
         """The largest element of the residual over the norms of its row and column, in eps: unlike a quotient of
         matrix norms it sees every row, whatever its scale. Infinite for NaN, and where a factorization gave up."""
-        if isinstance(result, tuple) and not self.parts:  # the factor, and LAPACK's info
-            if bool(result[1].any()):
-                return inf
+        if isinstance(result, tuple) and not self.parts and bool(result[1].any()):  # the factor, and LAPACK's info
+            return inf
         parts = result[:max(self.parts, 1)] if isinstance(result, tuple) else (result,)
         exact = (x.cdouble() if x.is_complex() else x.double() for x in (*operands, *parts))
         residual, rows, columns = self.residual(*exact)

@@ -39,6 +39,8 @@ _SHIFT = 4 * _UNIT     # of a Gram matrix, over the root of its order, beyond it
 _SKIPPED = 4           # shifts; columns of smaller pivots are skipped
 _FLOOR = 64 * _UNIT    # of pivots in rounds without a shift
 _NOISE = 4 * _UNIT     # norm of the random numbers
+_LARGEST = 2.0**100    # power of two that columns are scaled by
+_RESCUED = 2.0**9      # the same in the first round: of less than its inverse the panels before leave rounding errors
 
 
 class QR(NamedTuple):
@@ -264,8 +266,10 @@ def _orthogonalise(program: Program, a: Matrix, q: Matrix, r: Matrix, facts: Mat
     spare = program.allocate(count, rows, most)
     for first in range(0, size, most):
         width = min(most, size - first)
-        # Where a panel fills nearly all that is left of the space, the rest of dependent columns is nearly dependent.
-        shifted = 3 if rows - first < 2 * width else 2
+        # Where a panel fills nearly all that is left of the space, the rest of dependent columns is nearly dependent, and
+        # most of it in the space of the columns before.
+        tight = rows - first < 2 * width
+        shifted = 3 if tight else 2
         rounds = shifted + 2
         buffers = [q.block(0, first, rows, width), spare.block(0, 0, rows, width)]
         if rounds % 2:
@@ -278,7 +282,7 @@ def _orthogonalise(program: Program, a: Matrix, q: Matrix, r: Matrix, facts: Mat
             for turn in range(rounds):
                 panel, out = buffers[turn % 2], buffers[1 - turn % 2]
                 with program.temporary():
-                    if first and turn < rounds - 1:
+                    if first and (tight or turn < rounds - 1):
                         share = program.allocate(count, first, width) if turn else above
                         program.product(share, done.mT, panel)
                         if turn:
@@ -286,7 +290,7 @@ def _orthogonalise(program: Program, a: Matrix, q: Matrix, r: Matrix, facts: Mat
                         program.product(panel, done, share, panel, alpha=-1.0, beta=1.0)
                     skipped = program.allocate(count, 1, width)
                     lower = lowers[min(turn, 1)]
-                    _round(program, panel, out, lower, skipped, turn < shifted)
+                    _round(program, panel, out, lower, skipped, turn < shifted, _LARGEST if turn else _RESCUED)
                     if turn:
                         into = r.diagonal(first, width) if turn == rounds - 1 else totals[turn % 2]
                         program.product(into, lower.mT, total, sparse=True)
@@ -309,16 +313,17 @@ def _scale(program: Program, a: Matrix, panel: Matrix, facts: Matrix, first: int
             program.kernel(launch, a=source, c0=facts.block(0, first, 3, width), c=panel, workspace=sums)
 
 
-def _round(program: Program, panel: Matrix, out: Matrix, lower: Matrix, skipped: Matrix, shifted: bool) -> None:
+def _round(program: Program, panel: Matrix, out: Matrix, lower: Matrix, skipped: Matrix, shifted: bool,
+           largest: float) -> None:
     """``out lower^T :=`` the panel, whose columns come nearer to orthonormal ones, and which of them were ``skipped``.
-    """
+    Columns are scaled by ``largest`` at most."""
     count, _, width = panel.shape
     gram, powers = program.allocate(count, width, width), program.allocate(count, 1, width)
     shift = _SHIFT * sqrt(width) if shifted else 0.0
 
     def scaled(mode: Mode, source: Matrix, target: Matrix) -> None:
         launch = qr_steps.scaled_triangle(program.arch, mode, width, width, source.layout, target.layout, count,
-                                          shift=shift)
+                                          shift=shift, threshold=largest)
         program.kernel(launch, a=source, c0=skipped, c=target, workspace=powers)
 
     program.product(gram, panel.mT, panel, triangle=Triangle.LOWER)

@@ -1,6 +1,6 @@
 // A lower triangle with its rows scaled, as the steps of a QR factorization need it (linalg/orthogonal.py):
-// GRAM: of a Gram matrix, rows and columns by powers of two, so that its diagonal lies from 1 to 4, and a shift added to
-// that. FACTOR: of the scaled matrix's factor, rows by the inverse of these, zeros above; a negative diagonal element
+// GRAM: of a Gram matrix, rows and columns by powers of two of `threshold` at most, so that its diagonal lies from 1 to 4,
+// and a shift added to that. FACTOR: of the scaled matrix's factor, rows by the inverse of these, zeros above; a negative diagonal element
 // marks a column that was skipped. RESULT: of R^T, rows by given factors, zeros above; the rank is counted.
 //
 // Idea: tiles of 32 x 32 by way of shared memory, as in triangle.cu. The bottleneck is DRAM.
@@ -47,7 +47,7 @@ linalg_scaled_triangle(const float* A, const float* B, const float* C0, float* C
     const int at = (warp ? column : row) + lane;
     float scale = 1.f;
     if (at < s.rows) {
-      if (s.mode == GRAM) scale = scale_of(from[s.from.at(at, at)]);
+      if (s.mode == GRAM) scale = fminf(scale_of(from[s.from.at(at, at)]), s.threshold);
       else if (warp == 0) scale = s.mode == FACTOR ? 1.f / powers[at] : facts[at];
       if (s.mode == GRAM && warp == 0 && i == j) powers[at] = scale;
     }

@@ -297,7 +297,7 @@ def columns(name: str, m: int, n: int) -> Any:
             "ones": lambda: zeros * 0 + 1,
             "rows": lambda: randn(m, n) * 2.0 ** (40 * randn(m, 1).sign()),
             "tiny": lambda: 1e-30 * randn(m, n), "huge": lambda: 1e30 * randn(m, n),
-            "Vandermonde": lambda: torch.linspace(0, 1, m, device=DEVICE, dtype=torch.float64)[:, None] ** steps}[name]()
+            "Vandermonde": lambda: (torch.arange(m, device=DEVICE)[:, None] / (m - 1.0)).double() ** steps}[name]()
 
 
 @PRECISIONS

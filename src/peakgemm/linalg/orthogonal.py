@@ -36,6 +36,7 @@ _UNIT = 2.0**-24
 _PANEL = 512           # columns of a panel
 _INVERTED = 256        # rows of the diagonal blocks of a panel's factor that are inverted
 _SHIFT = 4 * _UNIT     # of a Gram matrix, over the root of its order, beyond its and its factor's rounding errors
+_LEAST = 256           # of that order: narrow panels may be as ill-conditioned
 _SKIPPED = 4           # shifts; columns of smaller pivots are skipped
 _FLOOR = 64 * _UNIT    # of pivots in rounds without a shift
 _NOISE = 4 * _UNIT     # norm of the random numbers
@@ -266,8 +267,8 @@ def _orthogonalise(program: Program, a: Matrix, q: Matrix, r: Matrix, facts: Mat
     spare = program.allocate(count, rows, most)
     for first in range(0, size, most):
         width = min(most, size - first)
-        # Where a panel fills nearly all that is left of the space, the rest of dependent columns is nearly dependent, and
-        # most of it in the space of the columns before.
+        # Where a panel fills nearly all that is left of the space, the rest of dependent columns is nearly dependent,
+        # and most of it in the space of the columns before.
         tight = rows - first < 2 * width
         shifted = 3 if tight else 2
         rounds = shifted + 2
@@ -319,7 +320,7 @@ def _round(program: Program, panel: Matrix, out: Matrix, lower: Matrix, skipped:
     Columns are scaled by ``largest`` at most."""
     count, _, width = panel.shape
     gram, powers = program.allocate(count, width, width), program.allocate(count, 1, width)
-    shift = _SHIFT * sqrt(width) if shifted else 0.0
+    shift = _SHIFT * sqrt(max(width, _LEAST)) if shifted else 0.0
 
     def scaled(mode: Mode, source: Matrix, target: Matrix) -> None:
         launch = qr_steps.scaled_triangle(program.arch, mode, width, width, source.layout, target.layout, count,

@@ -44,10 +44,10 @@ def scaled_triangle(arch: str, mode: Mode, rows: int, columns: int, source: Stri
     """C := the lower triangle of A with its rows scaled, as ``mode`` says.
 
     ``GRAM``: a Gram matrix, scaled by powers of two, of ``threshold`` at most, to a diagonal of 1 to 4, to which
-    ``shift`` is added; above the diagonal C is left. The workspace: the powers. ``FACTOR``: its factor, scaled back; C may be A. C0: an int32 for each row,
-    whether it was skipped. ``RESULT``: R^T, by what `scale_columns` left in B, of that ``line``; C may be A. C0: an
-    int32 for each matrix, to which is added how many elements on the diagonal exceed ``threshold`` times the norm of
-    their row.
+    ``shift`` is added; above the diagonal C is left. The workspace: the powers. ``FACTOR``: its factor, scaled back; C
+    may be A. C0: an int32 for each row, whether it was skipped. ``RESULT``: R^T, by what `scale_columns` left in B, of
+    that ``line``; C may be A. C0: an int32 for each matrix, to which is added how many elements on the diagonal exceed
+    ``threshold`` times the norm of their row.
     """
     return launch_of("scaled_triangle", arch, count * tiles(rows) * tiles(columns), "6q3i2fi", source, target, rows,
                      columns, mode, shift, threshold, line)

@@ -20,7 +20,8 @@ from peakgemm.tools.accuracy.linalg import FAMILIES  # noqa: E402
 
 DEVICE = "cuda"
 PRECISIONS = pytest.mark.parametrize("precision", ["ieee", "emulated"])
-TABLES = (linalg_case.products, linalg_case.triangles, linalg_case.definites, linalg_case.generals)
+TABLES = (linalg_case.products, linalg_case.triangles, linalg_case.definites, linalg_case.generals,
+          linalg_case.orthogonals)
 KINDS = ("rows", "columns", "padded", "strided")  # torch has no negative strides
 SMALL = [case for table in TABLES for case in laid_out(table(37, 20), KINDS)]
 BATCHED = [case for table in TABLES for case in list(laid_out(table(40, 9, (2, 1), (3,)), KINDS))[::3]]
@@ -62,7 +63,8 @@ def test_many_columns(table: Callable[[int, int], Iterator[Case]], precision: st
 
 @pytest.mark.parametrize("n", [1, 31, 32, 33, 127, 128, 129, 255, 257, 511, 513, 1025, 1537])
 def test_sizes_beside_those_of_blocks(n: int) -> None:
-    for case in [*linalg_case.definites(n, 3), *list(linalg_case.triangles(n, 3))[::3]]:
+    for case in [*linalg_case.definites(n, 3), *list(linalg_case.triangles(n, 3))[::3],
+                 *linalg_case.orthogonals(n, 3)]:
         case.check(numpy(case.run(tensor)))
 
 
@@ -149,7 +151,8 @@ def test_nothing_waits_for_the_gpu(precision: str) -> None:
 
     def calls() -> tuple[Any, ...]:
         factor, info = linalg.cholesky_ex(s, precision=precision)
-        return (factor, info, linalg.trsm(factor, b, precision=precision), linalg.syrk(b, precision=precision),
+        return (*linalg.qr_ex(b, precision=precision), *linalg.lstsq_ex(s, b, precision=precision),
+                factor, info, linalg.trsm(factor, b, precision=precision), linalg.syrk(b, precision=precision),
                 linalg.cholesky_solve(b, factor, precision=precision), linalg.cholesky_inverse(factor))
 
     want = calls()
@@ -213,7 +216,8 @@ def test_graphs(precision: str) -> None:
 
     def calls() -> tuple[Any, ...]:
         factor, info = linalg.cholesky_ex(s, precision=precision)
-        return factor, info, linalg.trsm(factor, b, precision=precision), linalg.gram(b, precision=precision)
+        return (factor, info, linalg.trsm(factor, b, precision=precision), linalg.gram(b, precision=precision),
+                *linalg.qr_ex(s, precision=precision))
 
     calls()
     torch.cuda.synchronize()
@@ -272,6 +276,75 @@ def test_hostile_triangles(family: str, precision: str) -> None:
             linalg.solve_triangular(a, b, upper=upper, left=left, precision=precision),
             torch.linalg.solve_triangular(a, b, upper=upper, left=left)))
         assert ours <= max(1.2 * theirs, 0.1 * n * 2.0**-24), f"{ours:.2e}, torch {theirs:.2e}, {upper=}, {left=}"
+
+
+def columns(name: str, m: int, n: int) -> Any:
+    """Hostile columns in FP64, on the GPU."""
+    draw = torch.Generator(DEVICE).manual_seed(7)
+
+    def randn(*shape: int) -> Any:
+        return torch.randn(*shape, generator=draw, device=DEVICE, dtype=torch.float64)
+
+    def conditioned(condition: float) -> Any:
+        left, right = torch.linalg.qr(randn(m, n))[0], torch.linalg.qr(randn(n, n))[0]
+        return left * condition ** -torch.linspace(0, 1, n, device=DEVICE, dtype=torch.float64) @ right
+
+    half, zeros = randn(m, n // 2), randn(m, n)
+    zeros[:, ::3] = 0
+    steps = torch.arange(n, device=DEVICE, dtype=torch.float64)
+    return {"normal": lambda: randn(m, n), "graded": lambda: randn(m, n) * 10 ** (-8 * steps / n),
+            "1e3": lambda: conditioned(1e3), "1e6": lambda: conditioned(1e6), "1e8": lambda: conditioned(1e8),
+            "duplicates": lambda: torch.cat([half, half], 1), "half": lambda: half @ randn(n // 2, n),
+            "nearly half": lambda: half @ randn(n // 2, n) + 1e-6 * randn(m, n), "zero columns": lambda: zeros,
+            "ones": lambda: zeros * 0 + 1,
+            "rows": lambda: randn(m, n) * 2.0 ** (40 * randn(m, 1).sign()),
+            "tiny": lambda: 1e-30 * randn(m, n), "huge": lambda: 1e30 * randn(m, n),
+            "Vandermonde": lambda: (torch.arange(m, device=DEVICE)[:, None] / (m - 1.0)).double() ** steps}[name]()
+
+
+@PRECISIONS
+@pytest.mark.parametrize(("m", "n"), [(300, 300), (1100, 1100), (3000, 700)])
+@pytest.mark.parametrize("family", ["normal", "graded", "1e3", "1e6", "1e8", "duplicates", "half", "nearly half",
+                                    "zero columns", "ones", "rows", "tiny", "huge", "Vandermonde"])
+def test_hostile_columns(family: str, m: int, n: int, precision: str) -> None:
+    """Columns' errors are at most 1.2 of torch's, or below a tenth of the textbook's bound; Q is at most twice as far
+    from orthonormal as Householder's."""
+    a = columns(family, m, n).float()
+
+    def errors(q: Any, r: Any) -> tuple[float, float, float]:
+        exact, q, r = a.double(), q.double(), r.double()
+        norms = exact.norm(dim=0)
+        unit = q.mT @ q - torch.eye(n, device=DEVICE, dtype=torch.float64)
+        backward = (q @ r - exact).norm(dim=0) / torch.where(norms > 0, norms, 1)
+        return float(backward.max()), float(unit.norm()), float(unit.abs().max())
+
+    q, r, rank = linalg.qr_ex(a, precision=precision)
+    ours, theirs = errors(q, r), errors(*torch.linalg.qr(a))
+    assert ours[0] <= max(1.2 * theirs[0], 0.1 * m * n * 2.0**-24), (ours, theirs)
+    assert ours[1] <= 2 * max(theirs[1], n / 2 * 2.0**-24), (ours, theirs)
+    assert ours[2] <= 2 * max(theirs[2], 8 * 2.0**-24), (ours, theirs)
+    assert not r.tril(-1).any() and (r.diagonal() >= 0).all()
+    if family in ("normal", "graded", "tiny", "huge", "1e3"):
+        assert rank == n
+    elif family in ("duplicates", "half", "ones"):
+        assert rank == (1 if family == "ones" else n // 2)
+
+
+@PRECISIONS
+def test_least_squares(precision: str) -> None:
+    """Beside torch's in FP64: as far off as torch's is in FP32, at most twice."""
+    a, b = (tensor(normal(*shape)) for shape in ((4000, 600), (4000, 5)))
+    want = torch.linalg.lstsq(a.double(), b.double())
+    ours, theirs = linalg.lstsq(a, b, precision=precision), torch.linalg.lstsq(a, b)
+    errors = [float((x.solution.double() - want.solution).norm()) for x in (ours, theirs)]
+    assert errors[0] <= 2 * errors[1] and ours.rank == 600
+    torch.testing.assert_close(ours.residuals.double(), want.residuals, rtol=1e-4, atol=0)
+    wide = linalg.lstsq(a.mT, b[:600], precision=precision).solution
+    want = torch.linalg.pinv(a.mT.double()) @ b[:600].double()
+    torch.testing.assert_close(wide.double(), want, rtol=1e-3, atol=1e-5)
+    a[:, 7] = a[:, 3]
+    with pytest.raises(linalg.RankDeficient, match="a has rank 599 of 600"):
+        linalg.lstsq(a, b, precision=precision)
 
 
 def test_zeros_on_a_diagonal() -> None:

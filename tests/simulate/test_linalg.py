@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,11 +12,13 @@ import linalg_case
 from linalg_case import LAYOUTS, Case, Interpreter, definite, half, laid_out, mT, normal
 from peakgemm import linalg
 from peakgemm.kernels.linalg import leaves
-from peakgemm.linalg import general, positive_definite, triangular
+from peakgemm.linalg import general, orthogonal, positive_definite, triangular
 
 SMALL = [*laid_out(linalg_case.products(33, 20)), *list(laid_out(linalg_case.triangles(37, 5)))[::2],
-         *laid_out(linalg_case.definites(37, 5)), *laid_out(linalg_case.generals(37, 5))]
-BATCHED = [case for cases in (linalg_case.products, linalg_case.triangles, linalg_case.definites, linalg_case.generals)
+         *laid_out(linalg_case.definites(37, 5)), *laid_out(linalg_case.generals(37, 5)),
+         *list(laid_out(linalg_case.orthogonals(37, 5)))[::2]]
+BATCHED = [case for cases in (linalg_case.products, linalg_case.triangles, linalg_case.definites, linalg_case.generals,
+                              linalg_case.orthogonals)
            for case in [*list(laid_out(cases(7, 5, (2, 1), (3,))))[::4], *list(cases(7, 5, (1,), (3,)))[1::7]]]
 
 
@@ -88,6 +92,81 @@ def test_columns_of_the_factor(interpreter: Interpreter, monkeypatch: pytest.Mon
     assert info.tolist() == [0, 271, 4] and info.dtype == np.int32 and (factor is given) == in_place
     lower = np.float64(mT(factor[0]) if upper else factor[0])
     assert not np.triu(lower, 1).any() and abs(lower @ lower.T - a[0]).max() < 1e-5
+
+
+def hostile(m: int, n: int) -> dict[str, Any]:
+    """Matrices that Cholesky factors of Gram matrices alone cannot make orthonormal, in FP64."""
+    def randn(*shape: int) -> Any:
+        return np.float64(normal(*shape))
+
+    def conditioned(condition: float) -> Any:
+        left, right = np.linalg.qr(randn(m, n))[0], np.linalg.qr(randn(n, n + 1)[:, 1:])[0]
+        return left * np.logspace(0, -np.log10(condition), n) @ right
+
+    half, zeros = randn(m, n // 2), randn(m, n)
+    zeros[:, 1::3] = 0
+    return {"graded": randn(m, n) * np.logspace(0, -8, n), "condition 1e3": conditioned(1e3),
+            "condition 1e8": conditioned(1e8), "duplicates": np.repeat(half, 2, 1),
+            "half": half @ randn(n // 2, n), "zero columns": zeros, "zero": 0 * zeros, "ones": zeros * 0 + 1,
+            "rows": zeros * 2.0 ** (40 * np.sign(randn(m, 1))), "tiny": 1e-30 * randn(m, n), "huge": 1e30 * randn(m, n),
+            "small": 1e-15 * zeros, "Hilbert": 1 / (np.arange(m)[:, None] + np.arange(n) + 1)}
+
+
+@pytest.mark.parametrize(("m", "n", "panel"), [(90, 60, 512), (70, 70, 32)])
+@pytest.mark.parametrize("family", hostile(2, 2))
+def test_hostile_columns(interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch, family: str, m: int, n: int,
+                         panel: int) -> None:
+    """Errors of columns are at most three roundings for each root of a column; Q is as orthonormal as that of well-
+    conditioned matrices, and the rank is at most that of singular values beyond rounding errors."""
+    monkeypatch.setattr(orthogonal, "_PANEL", panel)
+    a = hostile(m, n)[family].astype(np.float32)
+    q, r, rank = (np.float64(x) for x in linalg.qr_ex(a))
+    norms = np.linalg.norm(np.float64(a), axis=0)
+    scaled = np.float64(a) / np.where(norms > 0, norms, 1)
+    unit = 2.0**-24
+    assert (np.linalg.norm(q @ r - a, axis=0) <= 3 * unit * np.sqrt(n) * norms).all()
+    assert abs(q.T @ q - np.eye(n)).max() <= 10 * unit and np.linalg.norm(q.T @ q - np.eye(n)) <= n * unit
+    singular = np.linalg.svd(scaled, compute_uv=False)
+    assert (singular > 1e-2).sum() <= rank <= (singular > 2 * unit).sum()
+    assert not np.tril(r, -1).any() and (np.diagonal(r) >= 0).all()
+
+
+def test_random_numbers_are_for_skipped_columns_alone(interpreter: Interpreter) -> None:
+    """What has an exact factorization gets it, and one matrix of a batch gets nothing of another's."""
+    exact = np.zeros((2, 40, 36), np.float32)
+    exact[0, :36] = np.eye(36) * np.exp2(np.arange(36))
+    exact[1] = normal(40, 36)
+    exact[1, :, 7] = exact[1, :, 9] = exact[1, :, 0]
+    q, r = linalg.qr(exact)
+    assert np.array_equal(q[0], np.eye(40, 36)) and np.array_equal(r[0], exact[0, :36])
+    assert np.array_equal(linalg.qr(exact[1]).Q, q[1])
+
+
+def test_numbers_that_are_none(interpreter: Interpreter) -> None:
+    """NaN and infinities give NaN in their column and behind it, and no full rank."""
+    for value in (np.nan, np.inf, -np.inf):
+        a = normal(30, 9)
+        a[4, 3] = value
+        q, r, rank = linalg.qr_ex(a)
+        assert np.isnan(q[:, 3:]).all() and np.isnan(np.diagonal(r)[3:]).all() and rank < 9
+        with pytest.raises(linalg.RankDeficient):
+            linalg.lstsq(a, normal(30, 2))
+
+
+def test_least_squares(interpreter: Interpreter) -> None:
+    """Sums of squares of each column, by columns of any size; ranks that are said, of each matrix of a batch."""
+    a = normal(2, 45, 12) * np.logspace(20, -20, 12).astype(np.float32)
+    a[1, :, 7] = a[1, :, 3]
+    b = normal(45, 3)
+    solution, residuals, rank = linalg.lstsq_ex(a, b)
+    assert rank.tolist() == [12, 11]
+    want = np.linalg.lstsq(np.float64(a[0]) * np.logspace(-20, 20, 12), np.float64(b), rcond=None)
+    np.testing.assert_allclose(solution[0] / np.logspace(-20, 20, 12)[:, None], want[0], atol=1e-5)
+    np.testing.assert_allclose(residuals[0], want[1], rtol=1e-5)
+    with pytest.raises(linalg.RankDeficient, match=r"matrix \(1,\) of the batch has rank 11 of 12"):
+        linalg.lstsq(a, b)
+    nothing = linalg.lstsq(a[0, :0], b[:0])
+    assert nothing.solution.shape == (12, 3) and not nothing.solution.any() and nothing.rank == 0
 
 
 @pytest.mark.parametrize(("layout", "lower"), [

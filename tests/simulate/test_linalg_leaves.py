@@ -9,8 +9,9 @@ import pytest
 
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels.family import Launch
-from peakgemm.kernels.linalg import leaves
+from peakgemm.kernels.linalg import leaves, qr_steps
 from peakgemm.kernels.linalg.leaves import Strides
+from peakgemm.kernels.linalg.qr_steps import Mode
 from peakgemm.tools.simulator import run
 
 SENTINEL, EPS = np.float32(-777.25), 2.0**-24
@@ -204,6 +205,129 @@ def test_substitute(size: int, columns: int, by_columns: bool, unit: bool, trans
     assert (abs(triangle @ solved[1] - right[1]) <= size * EPS * (abs(triangle) @ abs(solved[1]))).all()
 
 
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_skipping_block(by_columns: bool) -> None:
+    """Columns whose pivot is at most the floor are zeros, and -1 on the diagonal; the others are factored without them.
+    """
+    n, floor = 70, 1e-3
+    a = definite(2, n) / n
+    a[0, 9], a[0, :, 9] = a[0, 4], a[0, :, 4]
+    a[0, 60], a[0, :, 60] = 0, 0
+    a[0, 60, 60] = -1
+    a[1, 30, 30] = np.nan
+    matrix, inverse = Matrices(a, by_columns), Matrices(np.full((2, n, n), SENTINEL))
+    launch(leaves.skipping_block("sm_90", n, matrix.strides, matrix.strides, inverse.strides, 2, floor=floor),
+           a=matrix.memory, c=matrix.memory, workspace=inverse.memory)
+    (factor, other), (w, _) = matrix.taken(), inverse.taken()
+    skipped = [9, 60]
+    kept = np.setdiff1d(np.arange(n), skipped)
+    assert (factor[skipped, skipped] == -1).all() and (np.diagonal(factor)[kept] > 0).all()
+    assert not np.tril(factor, -1)[:, skipped].any() and not w[skipped].any() and not w[:, skipped].any()
+    whole = factor[kept][:, kept]
+    assert abs(whole @ whole.T - a[0][kept][:, kept]).max() < 1e-5
+    assert abs(factor[9, :9] - factor[4, :9]).max() < 1e-5  # of skipped rows: what the others have of them
+    assert abs(w[kept][:, kept] @ whole - np.eye(n - 2)).max() < 1e-5
+    assert np.isfinite(other[:30, :30]).all() and np.isnan(np.diagonal(other)[30:]).all()
+
+
+@pytest.mark.parametrize(("rows", "given", "columns", "by_columns"), [
+    (1, 1, 1, False), (70, 33, 33, True), (33, 5, 70, False), (300, 40, 40, False)])
+def test_scale_columns(rows: int, given: int, columns: int, by_columns: bool) -> None:
+    """Exactly, whatever the size of numbers; zeros behind the last column, and of zeros."""
+    scales = np.float64(2) ** RNG.integers(-120, 120, given)
+    x = (normal(2, rows, given) * scales).astype(np.float32)
+    x[1, :, given // 2] = 0
+    a = Matrices(x, by_columns)
+    c = Matrices(np.full((2, rows, columns), SENTINEL), not by_columns)
+    line = columns + 3
+    facts = np.full((2, 3, line), SENTINEL)
+    sums = np.zeros(2 * qr_steps.strips(rows, columns, 2) * columns, np.float64)
+    for one in qr_steps.scale_columns("sm_90", rows, given, columns, a.strides, c.strides, 2, line=line):
+        launch(one, a=a.memory, c0=facts, c=c.memory, workspace=sums.view(np.float32))
+    scaled, norms = c.taken(), np.linalg.norm(x.astype(float), axis=1)
+    assert not scaled[:, :, given:].any() and (facts[:, :, columns:] == SENTINEL).all()
+    assert (scaled[:, :, :given] * facts[:, :1, :given].astype(float) == x).all()
+    assert (np.log2(facts[:, 0, :given][norms > 0]) % 1 == 0).all() and (facts[:, 0, :given][norms == 0] == 0).all()
+    got = np.linalg.norm(scaled[:, :, :given], axis=1)
+    assert ((got >= 1) & (got < 2) | (norms == 0)).all()
+    want = np.where(norms > 0, got, 1)
+    assert np.allclose(facts[:, 1, :given], want, rtol=1e-6) and (facts[:, 1, given:columns] == 1).all()
+    with np.errstate(over="ignore"):
+        assert np.allclose(facts[:, 2, :given], np.float32(norms**2), rtol=1e-6)
+
+
+def test_scaled_columns_of_the_largest_and_least_numbers() -> None:
+    x = np.array([[3e38, 1e-45, np.inf, 2**-126]] * 5, np.float32)[None]
+    scaled, facts, sums = np.zeros_like(x), np.zeros((3, 4), np.float32), np.zeros(4 * 2, np.float32)
+    for one in qr_steps.scale_columns("sm_90", 5, 4, 4, Strides(4, 1), Strides(4, 1), 1, line=4):
+        launch(one, a=x, c0=facts, c=scaled, workspace=sums)
+    assert np.array_equal(scaled[0].astype(float) * facts[0], x[0]) and np.isfinite(scaled[0, :, [0, 1, 3]]).all()
+
+
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_scaled_triangle(by_columns: bool) -> None:
+    """A Gram matrix to a diagonal of 1 to 4 and a shift, its factor back, R^T to its columns' size."""
+    n, count = 70, 2
+    x = normal(count, n, n).astype(np.float64) * 2.0 ** RNG.integers(-45, 5, n)
+    x[1, :, 5] = 0
+    gram = (x.transpose(0, 2, 1) @ x).astype(np.float32)
+    a = Matrices(np.where(np.tri(n), gram, np.float32(np.nan)), by_columns)
+    c = Matrices(np.full_like(gram, SENTINEL), not by_columns)
+    powers, skipped = np.zeros((count, n), np.float32), np.full((count, n), 9, np.int32)
+    most = 2.0 ** int(np.median(-np.log2(np.diagonal(gram[0])) / 2))  # some columns would need more
+    launch(qr_steps.scaled_triangle("sm_90", Mode.GRAM, n, n, a.strides, c.strides, count, shift=0.5, threshold=most),
+           a=a.memory, c=c.memory, workspace=powers)
+    scaled = c.taken()
+    diagonal = np.diagonal(scaled, axis1=1, axis2=2) - 0.5
+    assert (np.log2(powers) % 1 == 0).all() and powers.max() == most and powers[1, 5] == min(1, most)
+    within = (diagonal >= 0.99) & (diagonal < 4.01)
+    assert (within | (powers == most) | (diagonal == 0)).all() and within.any()
+    want = gram * powers[:, :, None].astype(float) * powers[:, None, :] + 0.5 * np.eye(n)
+    np.testing.assert_allclose(np.tril(scaled), np.tril(want), rtol=1e-6)
+    # The factor, two columns of which were skipped.
+    lower = np.tril(normal(count, n, n), -1) + 2 * np.eye(n, dtype=np.float32)
+    lower[0, 3, 3] = lower[1, 64, 64] = -1
+    factor = Matrices(np.where(np.tri(n), lower, np.float32(np.nan)), by_columns)
+    launch(qr_steps.scaled_triangle("sm_90", Mode.FACTOR, n, n, factor.strides, factor.strides, count),
+           a=factor.memory, c0=skipped, c=factor.memory, workspace=powers)
+    marks = np.zeros((count, n))
+    marks[0, 3] = marks[1, 64] = 1
+    assert (skipped == marks).all()
+    assert (factor.taken() == np.where(np.eye(n), abs(lower), lower) / powers[:, :, None].astype(float)).all()
+    # R^T, of fewer columns, its rank beside elements at the threshold.
+    r = np.tril(normal(count, n, 40))
+    r[:, range(40), range(40)] = 1
+    r[0, 7, 7], r[0, 8, 8], r[1, 9, 9] = -0.2501, 0.25, np.nan
+    facts = np.ones((count, 3, n + 2), np.float32)
+    facts[:, 0] = 2.0 ** RNG.integers(-9, 9, n + 2)
+    facts[0, 0, 11], facts[:, 1, 7:9], facts[1, 1, 20] = 0, 0.5, 2.1
+    rank = np.zeros(count, np.int32)
+    matrix = Matrices(np.where(np.tri(n, 40), r, np.float32(np.nan)), by_columns)
+    target = Matrices(np.full_like(r, SENTINEL), by_columns)
+    launch(qr_steps.scaled_triangle("sm_90", Mode.RESULT, n, 40, matrix.strides, target.strides, count, threshold=0.5,
+                                    line=n + 2), a=matrix.memory, b=facts, c0=rank, c=target.memory)
+    np.testing.assert_array_equal(target.taken(), r * facts[:, 0, :n, None])
+    assert rank.tolist() == [40 - 2, 40 - 2]
+
+
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_perturb_columns(by_columns: bool) -> None:
+    """Of the wanted norm over the largest element of R's row, in skipped columns alone; each of its own."""
+    rows, columns, count = 300, 40, 2
+    x, r = normal(count, rows, columns), np.triu(normal(count, columns, columns)) + np.eye(columns, dtype=np.float32)
+    skipped = np.zeros((count, columns), np.int32)
+    skipped[0, [1, 33]] = skipped[1, 7] = 1
+    r[0, 1, 30], r[0, 33], r[1, 7, 39] = -64, 0, 16
+    a, c = Matrices(r, not by_columns), Matrices(x, by_columns)
+    launch(qr_steps.perturb_columns("sm_90", rows, columns, a.strides, c.strides, count, amount=0.25, seed=5),
+           a=a.memory, c0=skipped, c=c.memory)
+    added = c.taken() - x
+    assert ((added != 0).any(1) == (skipped != 0)).all()
+    for vector, norm in ((added[0, :, 1], 0.25 / 64), (added[0, :, 33], 1.0), (added[1, :, 7], 0.25 / 16)):
+        assert abs(np.linalg.norm(vector) / norm - 1) < 0.15 and abs(vector.sum()) < 4 * norm
+    assert abs(added[0, :, 1] @ added[0, :, 33]) < 0.25 / 64 * 0.25
+
+
 def test_sizes_that_no_kernel_takes() -> None:
     with pytest.raises(InvalidValue, match="give 1 to 128"):
         leaves.cholesky_block("sm_90", 129, Strides(129, 1), Strides(129, 1), Strides(129, 1), 1)
@@ -213,7 +337,7 @@ def test_sizes_that_no_kernel_takes() -> None:
         leaves.triangle("sm_90", 0, 5, Strides(5, 1), Strides(5, 1), 1)
 
 
-@pytest.mark.parametrize(("arch", "count"), [("sm_75", 3), ("sm_90", 5)])
+@pytest.mark.parametrize(("arch", "count"), [("sm_75", 9), ("sm_90", 20)])
 def test_every_architecture_has_its_kernels(arch: str, count: int) -> None:
     """Without cp.async none factors or inverts; nothing spills."""
     compiled = [recipe.make("cubin") for recipe in leaves.recipes(arch)]

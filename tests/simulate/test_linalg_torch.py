@@ -34,8 +34,8 @@ VIEWS = {
 
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("case", {case.function: case for table in (
-    linalg_case.products, linalg_case.triangles, linalg_case.definites) for case in table(9, 5, (2, 1), (3,))}.values(),
-    ids=str)
+    linalg_case.products, linalg_case.triangles, linalg_case.definites, linalg_case.orthogonals)
+    for case in table(9, 5, (2, 1), (3,))}.values(), ids=str)
 def test_views(case: Case, view: str) -> None:
     case.check(case.run(lambda x: VIEWS[view](torch.from_numpy(x.copy()))).numpy())
 

@@ -35,6 +35,7 @@ class Case(NamedTuple):
         residual: of a result in FP64: what an exact one makes zero, and the size of the numbers that make it up; both
             are zero where zeros are promised.
         terms: of the longest sum.
+        part: which of several results.
     """
 
     function: str
@@ -42,14 +43,16 @@ class Case(NamedTuple):
     options: dict[str, Any]
     residual: Callable[[Any], tuple[Any, Any]]
     terms: int
+    part: str = ""
 
     def __str__(self) -> str:
         flags = " ".join(f"{name}={value}" for name, value in self.options.items())
-        return f"{self.function} {'x'.join(map(str, self.operands[0].shape))} {flags}"
+        return f"{self.function} {'x'.join(map(str, self.operands[0].shape))} {flags}{self.part}"
 
     def run(self, convert: Callable[[Any], Any] = lambda x: x, **options: Any) -> Any:
         """The result for operands as ``convert`` makes them."""
-        return getattr(linalg, self.function)(*map(convert, self.operands), **self.options, **options)
+        result = getattr(linalg, self.function)(*map(convert, self.operands), **self.options, **options)
+        return getattr(result, self.part) if self.part else result
 
     def check(self, result: Any) -> None:
         """Sums are as long as they are, and blocks of solves have inverses of a condition that is small."""
@@ -179,6 +182,59 @@ def lu(a: Any) -> tuple[Any, Any, Any]:
     return factors.astype("f4"), pivots, rounded
 
 
+def orthogonals(n: int, k: int, left_batch: tuple[int, ...] = (), right_batch: tuple[int, ...] = ()) -> Iterator[Case]:
+    """`products`, of QR factorizations and least squares: tall, wide and square, and with dependent columns."""
+    for rows, columns in ((n, k), (k, n), (k, k)):
+        a, b = normal(*left_batch, rows, columns), normal(*right_batch, rows, 3, seed=2)
+        for mode in ("reduced", "complete"):
+            yield Case("qr", (a,), {"mode": mode}, _orthonormal(a, mode), rows, "Q")
+        yield Case("qr", (a,), {}, _triangle_of(a), rows, "R")
+        yield Case("qr", (a,), {"mode": "r"}, _triangle_of(a), rows)
+        if rows != columns:
+            yield Case("lstsq", (a, b), {}, _least_squares(a, b), 4 * rows, "solution")
+    a = normal(*left_batch, n, k)
+    a[..., ::3] *= 0
+    a[..., 1::4] = a[..., :1] + a[..., 1:2]
+    yield Case("qr", (a,), {"mode": "reduced"}, _orthonormal(a, "reduced"), n, "Q")
+
+
+def _orthonormal(a: Any, mode: str) -> Callable[[Any], tuple[Any, Any]]:
+    rows, columns = a.shape[-2:]
+
+    def residual(q: Any) -> tuple[Any, Any]:
+        assert q.shape == (*a.shape[:-1], rows if mode == "complete" else min(rows, columns))
+        r = np.triu(mT(q) @ a)
+        norms = np.linalg.norm(np.float64(a), axis=-2, keepdims=True)
+        both = [mT(q) @ q - np.eye(q.shape[-1]), (q @ r - a) / np.where(norms > 0, norms, 1)]
+        return np.concatenate([x.reshape(*q.shape[:-2], 1, -1) for x in both], -1), np.ones((1, 1))
+
+    return residual
+
+
+def _triangle_of(a: Any) -> Callable[[Any], tuple[Any, Any]]:
+    def residual(r: Any) -> tuple[Any, Any]:
+        assert r.shape == (*a.shape[:-2], min(a.shape[-2:]), a.shape[-1])
+        assert not np.tril(r, -1).any() and (np.diagonal(r, axis1=-2, axis2=-1) >= 0).all()
+        norms = np.linalg.norm(np.float64(a), axis=-2)
+        return mT(r) @ r - mT(np.float64(a)) @ a, norms[..., :, None] * norms[..., None, :]
+
+    return residual
+
+
+def _least_squares(a: Any, b: Any) -> Callable[[Any], tuple[Any, Any]]:
+    """Errors of a well-conditioned problem."""
+    def residual(x: Any) -> tuple[Any, Any]:
+        inverse = np.linalg.pinv(np.float64(a))
+        want = inverse @ b
+        condition = np.linalg.norm(inverse, axis=(-2, -1)) * np.linalg.norm(a, axis=(-2, -1))
+        assert x.shape == want.shape
+        size = np.linalg.norm(want, axis=-2)
+        size = size + np.linalg.norm(inverse, axis=(-2, -1))[..., None] * np.linalg.norm(b, axis=-2)
+        return x - want, (condition[..., None] * size)[..., None, :]
+
+    return residual
+
+
 def _equals(want: Any, scale: Any) -> Callable[[Any], tuple[Any, Any]]:
     def residual(result: Any) -> tuple[Any, Any]:
         assert result.shape == np.broadcast_shapes(want.shape, result.shape[:-2] + want.shape[-2:]), result.shape
@@ -234,7 +290,14 @@ EMPTY: list[tuple[Callable[[Callable[..., Any]], Any], tuple[int, ...]]] = [
     (lambda zeros: linalg.lu_factor(zeros((2, 3, 0), "f4"))[1], (2, 0)),
     (lambda zeros: linalg.lu_solve(zeros((0, 0), "f4"), zeros((0,), "i4"), zeros((0, 2), "f4")), (0, 2)),
     (lambda zeros: linalg.inv(zeros((0, 3, 3), "f4")), (0, 3, 3)),
-    (lambda zeros: linalg.det(zeros((0, 3, 3), "f4")), (0,))]
+    (lambda zeros: linalg.det(zeros((0, 3, 3), "f4")), (0,)),
+    (lambda zeros: linalg.qr(zeros((0, 3), "f4")).Q, (0, 0)),
+    (lambda zeros: linalg.qr(zeros((2, 3, 0), "f4")).R, (2, 0, 0)),
+    (lambda zeros: linalg.qr(zeros((0, 5, 3), "f4"), mode="complete").R, (0, 5, 3)),
+    (lambda zeros: linalg.qr(zeros((0, 3), "f4"), mode="r"), (0, 3)),
+    (lambda zeros: linalg.qr_ex(zeros((2, 0, 3), "f4")).rank, (2,)),
+    (lambda zeros: linalg.lstsq(zeros((5, 0), "f4"), zeros((5, 2), "f4")).solution, (0, 2)),
+    (lambda zeros: linalg.lstsq(zeros((0, 5, 3), "f4"), zeros((5, 2), "f4")).residuals, (0, 2))]
 
 LAYOUTS: dict[str, Callable[[Any], Any]] = {  # how the same values may lie in memory
     "rows": lambda x: x,

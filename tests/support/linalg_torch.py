@@ -30,7 +30,9 @@ class Bound:
 
 
 def _flat(address: int) -> Any:
-    """The memory from an address to the end of its storage."""
+    """The memory from an address to the end of its storage; of an array without elements none."""
+    if address == 0:
+        return np.empty(0, np.float32)
     end = next(start + size for start, size in _sizes.items() if start <= address < start + size)
     return np.ctypeslib.as_array((ctypes.c_float * ((end - address) // 4)).from_address(address))
 

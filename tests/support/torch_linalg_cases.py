@@ -20,6 +20,13 @@ def symmetrised(a):
     return (a + a.mT) / 2
 
 
+def signed(factors):
+    """Q and R with a positive diagonal of R, which torch leaves to chance."""
+    q, r = factors
+    signs = r.diagonal(dim1=-2, dim2=-1).sign()
+    return q * signs[..., None, :], r * signs[..., None]
+
+
 # Functions of a positive definite matrix, a triangular one and right-hand sides -> the calls that peakgemm runs, with
 # those of a backward pass.
 CASES = {
@@ -43,6 +50,12 @@ CASES = {
     "solve-general": (lambda s, t, b: linalg.solve(s + t, b), {"linalg_lu_factor_ex.out": 1, "linalg_lu_solve.out": 1}),
     "inverse": (lambda s, t, b: linalg.inv(s), {"linalg_lu_factor_ex.out": 1, "linalg_lu_solve.out": 1}),
     "determinant": (lambda s, t, b: linalg.slogdet(s)[1][..., None], {"linalg_lu_factor_ex.out": 1}),
+    "qr": (lambda s, t, b: signed(linalg.qr(b)), {"linalg_qr": 1}),
+    "qr-wide": (lambda s, t, b: signed(linalg.qr(b.mT, mode="complete")), {"linalg_qr": 1}),
+    "lstsq": (lambda s, t, b: linalg.lstsq(b, b.detach()[..., :2].flip(-1).cos(), driver="gels")[:2],
+              {"linalg_lstsq": 1}),
+    "lstsq-wide": (lambda s, t, b: linalg.lstsq(b.mT, b.detach()[..., :5, :2].cos(), driver="gels")[:2],
+                   {"linalg_lstsq": 1}),
     "solve-old": (lambda s, t, b: torch.triangular_solve(b, t, upper=False, transpose=True), {"triangular_solve": 1}),
 }
 BATCHES = [  # of the matrices, and of right-hand sides
@@ -93,6 +106,37 @@ class LinalgUseCases:
         for x, y in zip(mine, theirs, strict=True):
             assert (x.grad is None) == (y.grad is None)
             assert x.grad is None or torch.allclose(x.grad, y.grad, rtol=1e-2, atol=1e-3 * float(y.grad.abs().max()))
+
+    @pytest.mark.parametrize("shape", [(9, 4), (4, 9), (2, 7, 7)], ids=str)
+    def test_orthogonal(self, shape):
+        """Modes, strides, and what torch's driver leaves empty."""
+        a, b = draw(*shape, device=self.device), draw(*shape[:-1], 2, seed=1, device=self.device)
+        for mode in ("reduced", "complete", "r"):
+            with self.use() as ran:
+                got = linalg.qr(a, mode=mode)
+            assert ran.calls == {"linalg_qr": 1}
+            for x, y in zip(got, linalg.qr(a, mode=mode), strict=True):
+                assert (x.dtype, x.shape, x.stride()) == (y.dtype, y.shape, y.stride())
+        with self.use() as ran:
+            got = linalg.lstsq(a, b, driver="gels")
+        assert ran.calls == {"linalg_lstsq": 1}
+        for x, y in zip(got, linalg.lstsq(a, b, driver="gels"), strict=True):
+            assert (x.dtype, x.shape, x.stride()) == (y.dtype, y.shape, y.stride())
+            assert torch.allclose(x, y, rtol=1e-4, atol=1e-4)
+
+    def test_orthogonal_that_is_torchs(self):
+        a, b = draw(9, 4, device=self.device), draw(9, 2, seed=1, device=self.device)
+        with self.use() as ran:
+            linalg.qr(a.double())
+            linalg.qr(a.to(torch.complex64))
+            linalg.qr(a[:0])
+            linalg.lstsq(a.double(), b.double())
+            linalg.lstsq(a, b[:, :0])
+            linalg.lstsq(a, b[:, 0])
+            linalg.lstsq(a.expand(2, 9, 4), b[:, 0].expand(2, 9))
+            with pytest.raises(RuntimeError, match="mode"):
+                linalg.qr(a, mode="full")
+        assert not ran.calls and ran.fallbacks["linalg_qr"] == 4
 
     def test_forward_mode(self):
         """Tangents are torch's affair: what runs beneath does not ask for them."""

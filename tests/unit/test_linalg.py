@@ -18,7 +18,8 @@ from peakgemm import linalg
 from peakgemm.errors import InvalidType, InvalidValue, PeakgemmError
 from peakgemm.runtime import device
 
-TABLES = (linalg_case.products, linalg_case.triangles, linalg_case.definites, linalg_case.generals)
+TABLES = (linalg_case.products, linalg_case.triangles, linalg_case.definites, linalg_case.generals,
+          linalg_case.orthogonals)
 
 
 @pytest.fixture(autouse=True)
@@ -128,6 +129,56 @@ def test_singular_triangles(lower: bool) -> None:
     assert np.isfinite(x[:3] if lower else x[4:]).all() and not np.isfinite(x[3]).any()
 
 
+@pytest.mark.parametrize("shape", [(9, 4), (4, 9), (2, 1, 7, 7)])
+def test_qr(shape: tuple[int, ...]) -> None:
+    """Named tuples, signs and the rank; by every mode the same R."""
+    a = normal(*shape)
+    q, r = linalg.qr(a)
+    assert (np.diagonal(r, axis1=-2, axis2=-1) >= 0).all()
+    complete = linalg.qr(a, mode="complete")
+    assert type(complete) is linalg.QR and complete.Q.shape == (*shape[:-1], shape[-2]) and complete.R.shape == shape
+    assert np.allclose(complete.R[..., :r.shape[-2], :], r, atol=1e-5) and not complete.R[..., r.shape[-2]:, :].any()
+    assert np.allclose(complete.Q[..., :q.shape[-1]], q, atol=1e-5)
+    assert np.array_equal(linalg.qr(a, mode="r"), r)
+    nothing, alone, rank = linalg.qr_ex(a, mode="r")
+    assert nothing is None and np.array_equal(alone, r)
+    assert rank.dtype == np.int32 and rank.shape == shape[:-2] and (rank == min(shape[-2:])).all()
+    out = np.empty_like(q)
+    assert linalg.qr_ex(a, out=out).Q is out and np.array_equal(out, q)
+
+
+def test_ranks_that_are_said() -> None:
+    a = normal(2, 30, 6)
+    a[1, :, 4] = a[1, :, 0] - 2 * a[1, :, 3]
+    assert linalg.qr_ex(a).rank.tolist() == [6, 5]
+    assert linalg.qr_ex(a[0], rcond=1.0).rank == 0 and linalg.qr_ex(0 * a).rank.tolist() == [0, 0]
+    b = normal(30, 2)
+    assert linalg.lstsq(a[0], b).rank == 6
+    with pytest.raises(linalg.RankDeficient,
+                       match=r"matrix \(1,\) of the batch has rank 5 of 6: its columns .* lstsq_ex") as caught:
+        linalg.lstsq(a, b)
+    assert isinstance(caught.value, PeakgemmError) and isinstance(caught.value, np.linalg.LinAlgError)
+    with pytest.raises(np.linalg.LinAlgError, match=r"^a has rank 5 of 6: its rows are dependent"):
+        linalg.lstsq(np.swapaxes(a, 1, 2)[1], b[:6])
+    a[0, 3, 2] = np.nan
+    with pytest.raises(linalg.RankDeficient, match="or no numbers"):
+        linalg.lstsq(a, b)
+    assert linalg.lstsq_ex(a, b).rank.tolist()[1] == 5 and np.isnan(linalg.qr(a[0]).R).any()
+
+
+def test_residuals() -> None:
+    """Sums of squares where there are more rows than columns; a vector on the right gives one."""
+    a, b = normal(3, 12, 5), normal(12, 2)
+    solution, residuals, rank = linalg.lstsq(a, b)
+    assert residuals.shape == (3, 2) and rank.tolist() == [5, 5, 5]
+    assert np.allclose(residuals, ((a @ solution - b) ** 2).sum(1), rtol=1e-4)
+    one = linalg.lstsq(a[0], b[:, 0])
+    assert one.solution.shape == (5,) and np.allclose(one.solution, solution[0, :, 0], atol=1e-6)
+    assert one.residuals.shape == (1,) and linalg.lstsq(a[0, :5], b[:5]).residuals.shape == (0,)
+    out = np.empty((5, 2), np.float32)
+    assert linalg.lstsq_ex(a[0], b, out=out).solution is out and np.array_equal(out, solution[0])
+
+
 A, B, S = normal(4, 3), normal(4, 3, seed=1), definite(4, 4)
 P = np.arange(1, 5, dtype=np.int32)
 REFUSED: dict[str, tuple[Callable[[], Any], type, str]] = {
@@ -147,7 +198,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], type, str]] = {
     "c, symm": (lambda: linalg.symm(S, B, S), InvalidValue, r"c has shape \(4, 4\), the result has \(4, 3\); pass"),
     "batches": (lambda: linalg.trsm(definite(2, 4, 4), normal(3, 4, 1)), InvalidValue,
                 r"batches \(2,\) of a, \(3,\) of b do not broadcast; their dimensions must be equal or 1"),
+    "no matrix, qr": (lambda: linalg.qr(A[0]), InvalidValue, r"a has shape \(3,\).*add a dimension"),
+    "rows, lstsq": (lambda: linalg.lstsq(A, S[:3]), InvalidValue, r"b has shape \(3, 4\), and its rows must be the 4 "),
+    "vector, lstsq": (lambda: linalg.lstsq(A, A[0]), InvalidValue, r"b has shape \(3,\), and its rows must be the 4 "),
+    "batches, lstsq": (lambda: linalg.lstsq(normal(2, 4, 3), normal(3, 4, 1)), InvalidValue, "do not broadcast"),
     # Flags and numbers.
+    "mode": (lambda: linalg.qr(A, mode="full"), InvalidValue, "mode = 'full'; pass mode='reduced', 'complete' or 'r'"),
+    "rcond": (lambda: linalg.lstsq(A, B, rcond=-1.0), InvalidValue, r"rcond = -1.0; pass a number"),
+    "rcond, text": (lambda: linalg.qr_ex(A, rcond="warn"), InvalidValue, "rcond = 'warn'; pass a number"),
     "lower": (lambda: linalg.syrk(A, lower="L"), InvalidValue, r"lower = 'L' is no bool; pass lower=True"),
     "unit": (lambda: linalg.trmm(S, B, unit=2), InvalidValue, "unit = 2 is no bool; pass unit=True"),
     "left": (lambda: linalg.symm(S, B, left=None), InvalidValue, "left = None is no bool"),
@@ -179,7 +237,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], type, str]] = {
     "complex64": (lambda: linalg.trsm(S, B * 1j), InvalidType, "b is complex64"),
     "integers": (lambda: linalg.cholesky_solve(np.ones((4, 1), int), S), InvalidType, "b is int64"),
     "masked": (lambda: linalg.gram(np.ma.masked_array(A)), InvalidType, "masked"),
+    "a list, qr": (lambda: linalg.qr([[1.0]]), InvalidType, "a is a list; qr takes torch, CuPy, JAX or NumPy arrays"),
+    "float64, qr": (lambda: linalg.qr(np.float64(A)), InvalidType, r"a is float64.*a.astype\('float32'\)"),
+    "float64, lstsq": (lambda: linalg.lstsq(A, np.float64(B)), InvalidType, "b is float64"),
     # out
+    "out of qr is a": (lambda: linalg.qr_ex(A, out=A), InvalidValue, "out overlaps a in memory"),
+    "shape of Q": (lambda: linalg.qr_ex(A, mode="complete", out=np.empty((4, 3), "f4")), InvalidValue,
+                   r"out has shape \(4, 3\), the result of qr has \(4, 4\)"),
+    "out of lstsq is b": (lambda: linalg.lstsq_ex(S, (b := B.copy()), out=b), InvalidValue, "out overlaps b in memory"),
     "shape of out": (lambda: linalg.syrk(A, out=np.empty((3, 3), "f4")), InvalidValue,
                      r"out has shape \(3, 3\), the result of syrk has \(4, 4\); pass"),
     "dtype of out": (lambda: linalg.syrk(A, out=np.empty((4, 4))), InvalidType, "out is float64"),

@@ -22,7 +22,20 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "find", lambda: None)
 
 
+def signed(factors: Any) -> Any:
+    """Q and R with a positive diagonal of R, which is chance elsewhere; of torch or NumPy."""
+    q, r = factors
+    diagonal = r[..., range(min(r.shape[-2:])), range(min(r.shape[-2:]))]
+    signs = 0 * r[..., 0] + 1
+    signs[..., :diagonal.shape[-1]] = 1 - 2 * (diagonal < 0)
+    return linalg.QR(q * signs[..., None, :], r * signs[..., None])
+
+
 def close(got: Any, want: Any) -> None:
+    if isinstance(got, tuple):
+        for x, y in zip(got, want, strict=True):
+            close(x, y)
+        return
     assert got.shape == want.shape and got.dtype == want.dtype and type(got) is type(want)
     np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=2e-5, atol=2e-5)
 
@@ -108,6 +121,16 @@ OF_TORCH: dict[str, Callable[[Any, Any], tuple[Any, Any]]] = {
     "inv": lambda torch, t: tuple(of.inv(t(normal(2, 9, 9))) for of in (linalg, torch.linalg)),
     "det": lambda torch, t: tuple(of.det(t(normal(2, 9, 9))) for of in (linalg, torch.linalg)),
     "slogdet": lambda torch, t: tuple(of.slogdet(t(normal(2, 9, 9))).logabsdet for of in (linalg, torch.linalg)),
+    **{f"qr {mode} {shape}": lambda torch, t, m=mode, s=shape: (
+        linalg.qr(t(normal(*s)), mode=m), signed(torch.linalg.qr(t(normal(*s)), m)))
+       for mode, shape in product(("reduced", "complete"), ((9, 5), (5, 9), (2, 3, 7, 7)))},
+    "qr r": lambda torch, t: (linalg.qr(t(A), mode="r"), signed(torch.linalg.qr(t(A))).R),
+    **{f"lstsq {shape}": lambda torch, t, s=shape: (
+        linalg.lstsq(t(normal(*s)), t(normal(*s[:-1], 2)))[:2],
+        torch.linalg.lstsq(t(normal(*s)), t(normal(*s[:-1], 2)), driver="gels")[:2])
+       for shape in ((9, 5), (2, 9, 5))},
+    "lstsq wide": lambda torch, t: (linalg.lstsq(t(R), t(R[:, :2])).solution,
+                                    torch.linalg.lstsq(t(R), t(R[:, :2]), driver="gels").solution),
     "gram": lambda torch, t: (linalg.gram(t(A), trans=True), t(A).mT @ t(A)),
 }
 
@@ -158,8 +181,39 @@ def test_jax() -> None:
         close(linalg.solve_triangular(factor, b, upper=False), jax.scipy.linalg.solve_triangular(factor, b, lower=True))
         close(linalg.cholesky_solve(b, factor), jax.scipy.linalg.cho_solve((factor, True), b))
         assert isinstance(linalg.cholesky_ex(s)[1], jax.Array)
+        q, r = linalg.qr(b[:, :, :3])
+        assert isinstance(q, jax.Array) and np.allclose(q @ r, b[:, :, :3], atol=1e-5)
+        close(abs(r), abs(jax.numpy.linalg.qr(b[:, :, :3]).R))
+        close(linalg.lstsq(s[0], b[0]).solution, jax.numpy.linalg.lstsq(s[0], b[0])[0])
         with pytest.raises(InvalidType, match="JAX array and b a NumPy array; convert one"):
             linalg.trsm(factor, normal(9, 4))
+
+
+def test_numpy() -> None:
+    for shape, mode in product(((9, 5), (5, 9), (3, 4, 4)), ("reduced", "complete")):
+        x = normal(*shape)
+        for got, want in zip(linalg.qr(x, mode=mode), signed(np.linalg.qr(x, mode)), strict=True):
+            np.testing.assert_allclose(got, want, atol=2e-5)
+    for right in (B, B[:, 0]):
+        solution, residuals, rank = linalg.lstsq(A, right)
+        theirs = np.linalg.lstsq(A, right, rcond=None)
+        assert (solution.shape, residuals.shape, rank) == (theirs[0].shape, theirs[1].shape, theirs[2])
+        np.testing.assert_allclose(solution, theirs[0], atol=2e-5)
+        np.testing.assert_allclose(residuals, theirs[1], rtol=1e-4)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 5])
+@pytest.mark.parametrize("m", [0, 1, 4])
+@pytest.mark.parametrize("stack", [(), (0,), (2, 3)])
+def test_the_array_api_of_qr(stack: tuple[int, ...], m: int, n: int) -> None:
+    """Shapes, dtypes, zeros, stacks as of their matrices."""
+    x = normal(*stack, m, n)
+    for mode, size in (("reduced", min(m, n)), ("complete", m)):
+        result = linalg.qr(x, mode=mode)
+        assert result.Q.shape == (*stack, m, size) and result.R.shape == (*stack, size, n)
+        assert result.Q.dtype == result.R.dtype == x.dtype and not np.tril(result.R, -1).any()
+        for index in np.ndindex(stack):
+            assert all(np.array_equal(a[index], b) for a, b in zip(result, linalg.qr(x[index], mode=mode), strict=True))
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 5])

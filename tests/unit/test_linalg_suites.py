@@ -48,14 +48,15 @@ class CpuPeer(TorchPeer):
 def on_host(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The command, with torch's CPU as its GPU."""
     monkeypatch.setattr(linalg, "torch", SimpleNamespace(**{
-        name: getattr(torch, name) for name in ("linalg", "mm", "float64", "complex128", "eye")},
+        name: getattr(torch, name) for name in ("linalg", "mm", "float64", "complex128", "eye", "cat", "where",
+                                                 "ones_like")},
         Generator=lambda device: torch.Generator(), cuda=SimpleNamespace(empty_cache=lambda: None),
         randn=lambda *shape, generator, device: torch.randn(*shape, generator=generator), complex=torch.complex))
     monkeypatch.setattr("peakgemm.cli.bench.device", SimpleNamespace(find=lambda: GPU))
     monkeypatch.setattr("peakgemm.cli.measuring.find_peer", CpuPeer)
     monkeypatch.setattr("peakgemm.cli.bench.Timer", lambda peer, seconds: HostTimer())
     monkeypatch.setattr("peakgemm.tools.bench.linalg.set_count", lambda size, gpu: 2)
-    monkeypatch.setattr("peakgemm.tools.bench.linalg.cases", lambda: SMALL)
+    monkeypatch.setattr("peakgemm.tools.bench.linalg.cases", lambda operations: SMALL)
     return here
 
 
@@ -85,7 +86,7 @@ def test_bench(on_host: Path, run: Any) -> None:
 
 
 def test_a_wrong_result_is_not_timed(on_host: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linalg, "cases", lambda: [Case("trsm", 24, 24, 1, "ieee")])
+    monkeypatch.setattr(linalg, "cases", lambda operations: [Case("trsm", 24, 24, 1, "ieee")])
     monkeypatch.setitem(OPERATIONS, "trsm", OPERATIONS["trsm"]._replace(ours=lambda a, b, precision: b))
     code, _, complained = run("bench", "--suite", "linalg", "--json", "a.json")
     assert code == 1 and "trsm 24, ieee: wrong result" in complained
@@ -104,7 +105,7 @@ def test_accuracy(here: Path, run: Any) -> None:
     code, said, complained = run("accuracy", "--suite", "linalg", "--host", "--sizes", "24,60", "--json", "a.json")
     assert (code, complained) == (0, "") and fits(said)
     cases = valid(here / "a.json")["rungs"]
-    assert len(cases) == 2 * len(accuracy.FAMILIES) * 5
+    assert len(cases) == 2 * len(accuracy.FAMILIES) * 6
     for case in cases:
         theirs = case["results"]["lapack"]
         assert theirs["verdict"] == "skipped" or 0 < theirs["figure"] <= case["limit"], case

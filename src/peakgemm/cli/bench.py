@@ -45,6 +45,7 @@ def command(
     seconds: Annotated[float, typer.Option(min=0.01, max=60, help="Of interleaved pairs, a row and peer.")] = 0.6,
     arch: Annotated[str | None, typer.Option(help="Choose for sm_NN.  [the GPU's, else sm_90]")] = None,
     json: Annotated[Path | None, typer.Option(help="Write the record to this file, row by row.")] = None,
+    operation: Annotated[list[str] | None, typer.Option(help="Of the suite linalg: one or several.  [all]")] = None,
     svg: Annotated[Path | None, typer.Option(help="Write a plot of the ratios to this file.")] = None,
 ) -> None:
     """Time what matmul runs against cuBLAS FP32, and others, over suites of shapes."""
@@ -54,8 +55,9 @@ def command(
         given = {"--shape": shape, "--precision": precision, "--prepared": prepared, "--svg": svg,
                  "--peers": peers != "cublas"}
         parse.only_for("products", given, "suite linalg")
-        _linalg(seconds, arch, json)
+        _linalg(operation, seconds, arch, json)
         return
+    parse.only_for("linalg", {"--operation": operation}, "other suites")
     chosen = groups(suite or (None if shape else "square"), shape)
     variants = named(precision or [IEEE.precision], prepared)
     others = contenders.names(peers)
@@ -106,7 +108,7 @@ def command(
     _fail([f"{Variant.of(row).name(row['name'])}: {row['error']}" for row in rows if "error" in row])
 
 
-def _linalg(seconds: float, arch: str | None, json: Path | None) -> None:
+def _linalg(operations: list[str] | None, seconds: float, arch: str | None, json: Path | None) -> None:
     """Linear algebra beside torch's cuBLAS and cuSOLVER."""
     gpu = device.find()
     target = parse.target(arch, gpu)
@@ -119,7 +121,10 @@ def _linalg(seconds: float, arch: str | None, json: Path | None) -> None:
     from ..tools.bench import linalg
 
     rows: list[dict[str, Any]] = []
-    chosen, timer = linalg.cases(), Timer(peer, seconds)
+    for name in operations or ():
+        if name not in linalg.OPERATIONS:
+            raise InvalidValue(f"--operation {name} is unknown; pass one of {', '.join(linalg.OPERATIONS)}")
+    chosen, timer = linalg.cases(operations or linalg.OPERATIONS), Timer(peer, seconds)
     with progress("measuring", len(chosen)) as done:
         for row in linalg.rows(chosen, measured_on, timer, done):
             rows.append(row)

@@ -50,6 +50,7 @@ FASTER = {
     "inverse": Sizes(rows=1024),
     "gram": Sizes(rows=512, columns=512),
     "lu": Sizes(rows=256),
+    "orthogonal": Sizes(rows=2048, columns=256, batch_rows=1 << 30),  # to be measured: the longer side, and the other
 }
 
 
@@ -169,6 +170,38 @@ def _gram(precision: str, a: Tensor, b: Tensor, out: Tensor | None = None) -> Te
     return result
 
 
+def _takes_orthogonal(a: Tensor, *others: Tensor) -> bool:
+    """Whether peakgemm factors ``a``."""
+    sizes = sorted(a.shape[-2:])
+    return (_is_plain(a, *others) and a.dim() >= 2 and a.numel() > 0
+            and FASTER["orthogonal"].hold(prod(a.shape[:-2]), sizes[1], sizes[0]))
+
+
+def _qr(precision: str, a: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor] | None:
+    if not _takes_orthogonal(a):
+        return None
+    *batch, rows, columns = a.shape
+    size = rows if mode == "complete" else min(rows, columns)
+    out = _column_major(a, tuple(batch), *((size, columns) if mode == "r" else (rows, size)))
+    q, r, _ = linalg.qr_ex(a.detach(), mode=mode, out=out, precision=precision)
+    if mode == "r":
+        return a.new_empty(0), r
+    return q, r.mT.contiguous().mT
+
+
+def _lstsq(precision: str, a: Tensor, b: Tensor, rcond: float | None = None, *,
+           driver: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+    """By ``gels``, which asks for full rank and does not look: the only driver of torch on a GPU."""
+    if (driver or ("gels" if a.is_cuda else None)) != "gels" or not _takes_orthogonal(a, b) or not b.numel() or (
+            b.dim() != a.dim() or b.shape[:-2] != a.shape[:-2]):
+        return None
+    rows, columns = a.shape[-2:]  # torch solves in place of b, which is the longer one where there are more rows
+    out = _column_major(a, a.shape[:-2], max(rows, columns), b.shape[-1])[..., :columns, :]
+    solution, residuals, _ = linalg.lstsq_ex(a.detach(), b.detach(), out=out, precision=precision)
+    nothing = a.new_empty(0)
+    return (solution, residuals if rows > columns else nothing, nothing.long(), nothing.clone())
+
+
 # By torch's names; `cholesky_solve` and `cholesky_inverse` pass on to these, `linalg.cholesky` to `linalg_cholesky_ex`,
 # and `solve`, `inv`, `det` and `slogdet` of `linalg` to those of LU.
 OPS: dict[str, Callable[..., Any]] = {
@@ -176,6 +209,6 @@ OPS: dict[str, Callable[..., Any]] = {
     "_cholesky_solve_helper": _cholesky_solve, "cholesky_inverse.out": _cholesky_inverse,
     "linalg_solve_triangular": _solve_triangular, "linalg_solve_triangular.out": _solve_triangular,
     "linalg_lu_factor_ex": _lu_factor, "linalg_lu_factor_ex.out": _lu_factor, "linalg_lu_solve": _lu_solve,
-    "linalg_lu_solve.out": _lu_solve,
+    "linalg_lu_solve.out": _lu_solve, "linalg_qr": _qr, "linalg_lstsq": _lstsq,
     "triangular_solve": _triangular_solve, "mm": _gram, "mm.out": _gram,
 }

@@ -160,14 +160,16 @@ def largest_half(width: int) -> int:
     return half
 
 
-def factor(program: Program, matrix: Matrix, out: Matrix, info: Matrix, stable: bool = False) -> None:
+def factor(program: Program, matrix: Matrix, out: Matrix, info: Matrix | None, stable: bool = False,
+           floor: float | None = None) -> None:
     """``out := L`` with ``L L^T = matrix``, of which the lower triangle is read; ``out`` may be it.
 
     Of ``out`` the lower triangle is written, and of the diagonal blocks of `BLOCK` zeros above. ``info``: an int32 for
     each matrix, 0 before. By recursion on the columns (Toledo, "Locality of Reference in LU Decomposition with Partial
     Pivoting", 1997): the left half of them, of all rows below, is factored, its products are subtracted from the right
     half, then that is factored. `BLOCK` columns are factored on the diagonal and multiplied by the inverse of that;
-    ``stable``: where it grows they are solved by substitution.
+    ``stable``: where it grows they are solved by substitution. ``floor``: columns of smaller pivots are skipped
+    (`leaves.skipping_block`), and there is no ``info``.
     """
     count, size, _ = matrix.shape
     work = program.allocate(count, size, size)  # what is left of the matrix
@@ -181,8 +183,9 @@ def factor(program: Program, matrix: Matrix, out: Matrix, info: Matrix, stable: 
         rows = size - first
         if width <= BLOCK:
             panel, target = (x.block(first, first, rows, width) for x in (source, out))
-            block = leaves.cholesky_block(program.arch, width, panel.layout, target.layout, inverse.layout, count,
-                                          first=first)
+            layouts = width, panel.layout, target.layout, inverse.layout, count
+            block = (leaves.cholesky_block(program.arch, *layouts, first=first) if floor is None else
+                     leaves.skipping_block(program.arch, *layouts, first=first, floor=floor))
             program.kernel(block, a=panel, c=target, c0=info, workspace=inverse)
             unsolved, solved = (x.block(width, 0, rows - width, width) for x in (panel, target))
             program.product(solved, unsolved, inverse.diagonal(0, width).mT, sparse=True)

@@ -6,7 +6,8 @@ kernel a product takes and its code, is decided when the program is bound; a war
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
@@ -103,12 +104,21 @@ class Program:
     arch: str
     steps: list[Step] = field(default_factory=list)
     bytes: int = 0
+    _used: int = 0  # of these bytes, by matrices that are needed still
+
+    @contextmanager
+    def temporary(self) -> Iterator[None]:
+        """What is allocated meanwhile is not needed afterwards: later matrices may have its place."""
+        before = self._used
+        yield
+        self._used = before
 
     def allocate(self, *shape: int) -> Matrix:
         """A packed batch of matrices in the workspace, of any values."""
         size = -(-FLOAT * prod(shape) // _ALIGNMENT) * _ALIGNMENT
-        self.bytes += size
-        return Matrix(WORKSPACE, View(self.bytes - size, shape, packed(shape)))
+        self._used += size
+        self.bytes = max(self.bytes, self._used)
+        return Matrix(WORKSPACE, View(self._used - size, shape, packed(shape)))
 
     def product(self, out: Matrix, a: Matrix, b: Matrix, c: Matrix | None = None, *, alpha: float = 1.0,
                 beta: float = 0.0, triangle: Triangle = Triangle.NONE, sparse: bool = False) -> None:

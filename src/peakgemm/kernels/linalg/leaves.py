@@ -63,6 +63,15 @@ def cholesky_block(arch: str, n: int, matrix: Strides, factor: Strides, inverse:
     return launch_of("cholesky_block", arch, count, "9q2i", matrix, factor, inverse, n, first, eliminates=True)
 
 
+def skipping_block(arch: str, n: int, matrix: Strides, factor: Strides, inverse: Strides, count: int, *, floor: float,
+                   first: int = 0) -> Launch:
+    """`cholesky_block` that skips columns whose pivot is at most ``floor``: zeros with a -1 on the diagonal, and zeros
+    in the inverse. C0 is not looked at."""
+    _require(1 <= n <= BLOCK, f"a block of {n} rows; give 1 to {BLOCK}")
+    return launch_of("skipping_block", arch, count, "9q2if4x", matrix, factor, inverse, n, first, floor,
+                     eliminates=True)
+
+
 def invert_block(arch: str, n: int, size: int, matrix: Strides, count: int, *, unit: bool = False) -> Launch:
     """The inverses of the diagonal blocks of `BLOCK` rows of A, whose diagonal is ones, and not read, where ``unit``.
 
@@ -159,8 +168,9 @@ def substitute(arch: str, size: int, columns: int, matrix: Strides, right: Strid
 
 def recipes(arch: str) -> list[Recipe]:
     """Of all these kernels, which are the same whatever the sizes; those that an architecture has cp.async for."""
-    eliminating = ("cholesky_block", "invert_block") if architecture(arch).has_cp_async else ()
-    names = "triangle", "growth", "substitute", "permutation", "permute", "determinant", *eliminating
+    eliminating = ("cholesky_block", "invert_block", "skipping_block") if architecture(arch).has_cp_async else ()
+    names = ("triangle", "growth", "substitute", "permutation", "permute", "determinant", "scale_columns",
+             "scaled_triangle", "perturb_columns", *eliminating)
     panels = [_recipe(name, arch, {"ROWS": each}) for name in ("lu_panel", "exchange") for each in (1, 2, 4, 8)
               if "clusters" in architecture(arch).features]
     return [*(_recipe(name, arch) for name in names), *panels]

@@ -22,23 +22,29 @@ struct Shared {
   float above[SQUARE][TILE], x[SQUARE][TILE];
 };
 
-// A thread's elements of SQUARE x COLUMNS of a matrix, lanes along what is contiguous. body(row, column, address)
+// A thread's elements of SQUARE x COLUMNS of a matrix, of which the first `rows` and `columns` are wanted, lanes along
+// what is contiguous. body(row, column, address)
 template <int COLUMNS, typename Pointer, typename Body>
-__device__ __forceinline__ void each_element(Pointer first, const Strides& s, Body body) {
-  const int inner = s.along_rows() ? SQUARE : COLUMNS, outer = SQUARE * COLUMNS / inner;
+__device__ __forceinline__ void each_element(Pointer first, const Strides& s, int rows, int columns, Body body) {
+  const int inner = s.along_rows() ? SQUARE : COLUMNS, lines = s.along_rows() ? columns : rows;
   int line = threadIdx.x / inner;
   auto [r, c] = s.position(line, threadIdx.x % inner);
+  if (s.along_rows() ? r >= rows : c >= columns) return;
   const int apart = THREADS / inner, down = s.along_rows() ? 0 : apart, right = apart - down;
   Pointer at = first + s.at(r, c);
 #pragma unroll 4
-  for (; line < outer; line += apart, r += down, c += right, at += s.at(down, right)) body(r, c, at);
+  for (; line < lines; line += apart, r += down, c += right, at += s.at(down, right)) body(r, c, at);
 }
 
-// Of a matrix of `rows` x `columns` from (i, j) on; zeros beyond its edge.
+// Whole tiles that hold so many rows of a square.
+__device__ __forceinline__ int in_tiles(int rows) { return min((rows + TILE - 1) / TILE * TILE, SQUARE); }
+
+// Of a matrix of `rows` x `columns` from (i, j) on; zeros beyond its edge, up to the tile's.
 template <int COLUMNS, int PITCH>
 __device__ __forceinline__ void load(float (&tile)[SQUARE][PITCH], const float* from, const Strides& s, int i, int j,
                                      int rows, int columns) {
-  each_element<COLUMNS>(from + s.at(i, j), s, [&](int r, int c, const float* at) {
+  const int down = in_tiles(rows - i), across = min(in_tiles(columns - j), COLUMNS);
+  each_element<COLUMNS>(from + s.at(i, j), s, down, across, [&](int r, int c, const float* at) {
     tile[r][c] = i + r < rows && j + c < columns ? *at : 0.f;
   });
 }
@@ -77,7 +83,8 @@ __device__ __forceinline__ void solve(Shared& shared, int first, int lane, bool 
   for (int r = 0; r < TILE; ++r) shared.x[first + r][lane] = x[r];
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+// Room for more blocks on an SM, which ptxas makes unasked, costs spills on some architectures.
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
 linalg_substitute(const float* A, const float* B, const float* C0, float* C, char* workspace,
                   const __grid_constant__ Substitute s) {
   extern __shared__ __align__(16) float words[];
@@ -105,7 +112,8 @@ linalg_substitute(const float* A, const float* B, const float* C0, float* C, cha
       load<SQUARE>(shared.left, l, matrix, i, k, s.size, s.size);
       if (k < i) load<TILE>(shared.above, x, to, k, column, s.size, s.columns);
       __syncthreads();
-      if (float* const pivot = &shared.left[threadIdx.x % SQUARE][threadIdx.x % SQUARE]; k == i && threadIdx.x < SQUARE)
+      if (float* const pivot = &shared.left[threadIdx.x % SQUARE][threadIdx.x % SQUARE];
+          k == i && threadIdx.x < in_tiles(s.size - i))
         *pivot = 1.f / *pivot;
       __syncthreads();
       // Of a square on the left all rows at once; of that on the diagonal TILE by TILE, and then the rows below.
@@ -116,7 +124,7 @@ linalg_substitute(const float* A, const float* B, const float* C0, float* C, cha
           __syncthreads();
         }
         const float* const terms = k < i ? &shared.above[0][lane] : &shared.x[done][lane];
-        for (int r = (k < i ? 0 : done + TILE) + warp * 4; r < SQUARE; r += WARPS * 4) {
+        for (int r = (k < i ? 0 : done + TILE) + warp * 4; r < in_tiles(s.size - i); r += WARPS * 4) {
           float sum[4];
 #pragma unroll
           for (int e = 0; e < 4; ++e) sum[e] = shared.x[r + e][lane];
@@ -127,9 +135,8 @@ linalg_substitute(const float* A, const float* B, const float* C0, float* C, cha
         __syncthreads();
       }
     }
-    each_element<TILE>(x + to.at(i, column), to, [&](int r, int c, float* at) {
-      if (i + r < s.size && column + c < s.columns) *at = shared.x[r][c];
-    });
+    each_element<TILE>(x + to.at(i, column), to, min(s.size - i, SQUARE), min(s.columns - column, TILE),
+                       [&](int r, int c, float* at) { *at = shared.x[r][c]; });
     __syncthreads();
   }
 }

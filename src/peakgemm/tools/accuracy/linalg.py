@@ -82,6 +82,11 @@ def _operands(triangle: Any, randn: Randn) -> Iterator[tuple[str, tuple[Any, ...
     yield "trsm", (triangle, triangle @ x)
     yield "cholesky", (triangle @ triangle.mT,)
     yield "cholesky_solve", (triangle @ (triangle.mT @ x), triangle)
+    yield "lu", (general,)
+    grows = triangle.clone()  # Wilkinson's, where the triangle is Kahan's: each column adds to the last
+    grows[:, -1] = triangle.abs().max(-1).values
+    yield "solve", (grows, grows @ x)
+    yield "qr", (general.mT.contiguous(),)
     yield "complex product", (product, product.mT.contiguous())
 
 

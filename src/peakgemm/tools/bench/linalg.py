@@ -14,7 +14,19 @@ import torch
 
 from ... import api
 from ...errors import PeakgemmError
-from ...linalg import cholesky_ex, cholesky_inverse, cholesky_solve, gram, syrk, trsm
+from ...linalg import (
+    cholesky_ex,
+    cholesky_inverse,
+    cholesky_solve,
+    gram,
+    inv_ex,
+    lstsq_ex,
+    lu_factor_ex,
+    qr,
+    solve_ex,
+    syrk,
+    trsm,
+)
 from ...runtime.device import Gpu
 from .errors import EPSILON, bound
 from .operands import set_count
@@ -37,6 +49,7 @@ class Operation(NamedTuple):
         flops: of one matrix, by the two sizes.
         sizes: of the suite's cases: both sizes, and how many matrices a call has.
         product: our full product, beside which a symmetric one is timed.
+        parts: of a result that is a tuple, how many the residual takes; 0: a factor and LAPACK's info.
     """
 
     baseline: str
@@ -49,15 +62,15 @@ class Operation(NamedTuple):
     sizes: tuple[tuple[int, int, int], ...]
     precisions: tuple[str, ...] = ("ieee", "emulated")
     product: Callable[..., Any] | None = None
+    parts: int = 0
 
     def error(self, operands: Matrices, result: Any) -> float:
         """The largest element of the residual over the norms of its row and column, in eps: unlike a quotient of
         matrix norms it sees every row, whatever its scale. Infinite for NaN, and where a factorization gave up."""
-        if isinstance(result, tuple):  # the factor, and LAPACK's info
-            if bool(result[1].any()):
-                return inf
-            result = result[0]
-        exact = (x.cdouble() if x.is_complex() else x.double() for x in (*operands, result))
+        if isinstance(result, tuple) and not self.parts and bool(result[1].any()):  # the factor, and LAPACK's info
+            return inf
+        parts = result[:max(self.parts, 1)] if isinstance(result, tuple) else (result,)
+        exact = (x.cdouble() if x.is_complex() else x.double() for x in (*operands, *parts))
         residual, rows, columns = self.residual(*exact)
         largest = float((residual.abs() / (rows.unsqueeze(-1) * columns.unsqueeze(-2))).max()) / EPSILON
         return inf if isnan(largest) else largest
@@ -101,6 +114,28 @@ def _of_solution(factor: Any, right: Any, x: Any) -> tuple[Any, Any, Any]:
     return factor @ (factor.mT @ x) - right, scale, (scale.unsqueeze(-2) @ x.abs()).squeeze(-2)
 
 
+def _of_factors(a: Any, q: Any, r: Any) -> tuple[Any, Any, Any]:
+    """Of ``q r = a``, by columns, and below of ``q^T q = 1``; ``a`` has no fewer rows than columns."""
+    norms = a.norm(dim=-2)
+    norms = torch.where(norms > 0, norms, 1)
+    unit = (q.mT @ q - torch.eye(q.shape[-1], device=q.device)) * norms.unsqueeze(-2)
+    residual = torch.cat([q @ r - a, unit], -2)
+    return residual, torch.ones_like(residual[..., 0]), norms
+
+
+def _of_least_squares(a: Any, b: Any, x: Any) -> tuple[Any, Any, Any]:
+    """``a^T (b - a x)``, which a solution makes zero."""
+    rest = b - a @ x
+    return a.mT @ rest, a.norm(dim=-2), a.norm(dim=(-2, -1)).unsqueeze(-1) * x.norm(dim=-2) + b.norm(dim=-2)
+
+
+def _of_lu(a: Any, factors: Any, pivots: Any) -> tuple[Any, Any, Any]:
+    """Of ``L U`` and the exchanged rows of ``a``."""
+    permutation, lower, upper = torch.lu_unpack(factors, pivots.int())
+    rows = permutation.argmax(-2).unsqueeze(-1).expand_as(a)
+    return a.gather(-2, rows) - lower @ upper, lower.norm(dim=-1), upper.norm(dim=-2)
+
+
 def _squares(*sizes: int) -> tuple[tuple[int, int, int], ...]:
     return tuple((n, n, 1) for n in sizes)
 
@@ -134,6 +169,27 @@ OPERATIONS = {
         "torch.cholesky_inverse", lambda randn, n, _: (_factor(randn, n),), cholesky_inverse, torch.cholesky_inverse,
         lambda factor, x: _of_solution(factor, torch.eye(len(x), device=x.device), x),
         roundings=lambda n, _: 3 * n + 1, flops=lambda n, _: 2 * n**3 / 3, sizes=_squares(4096)),
+    "lu": Operation(
+        "torch.linalg.lu_factor_ex", lambda randn, n, _: (randn(n, n),), lu_factor_ex, torch.linalg.lu_factor_ex,
+        _of_lu, roundings=lambda n, _: n, flops=lambda n, _: 2 * n**3 / 3,
+        sizes=_squares(1024, 2048, 4096, 8192, 16384) + _BATCHES, parts=2),
+    "solve": Operation(
+        "torch.linalg.solve_ex", lambda randn, n, m: (randn(n, n), randn(n, m)), solve_ex, torch.linalg.solve_ex,
+        lambda a, b, x: (a @ x - b, a.norm(dim=-1), x.norm(dim=-2)),
+        roundings=lambda n, _: n * n, flops=lambda n, m: 2 * n**3 / 3 + 2 * n * n * m, sizes=((8192, 256, 1),)),
+    "inverse": Operation(
+        "torch.linalg.inv_ex", lambda randn, n, _: (randn(n, n),), inv_ex, torch.linalg.inv_ex,
+        lambda a, x: (a @ x - torch.eye(len(x), device=x.device), a.norm(dim=-1), x.norm(dim=-2)),
+        roundings=lambda n, _: n * n, flops=lambda n, _: 2 * n**3, sizes=_squares(8192)),
+    "qr": Operation(
+        "torch.linalg.qr", lambda randn, n, m: (randn(m, n),), qr, torch.linalg.qr, _of_factors,
+        roundings=lambda n, m: m * n, flops=lambda n, m: 4 * m * n * n - 4 * n**3 / 3,
+        sizes=((512, 100_000, 1), (2048, 50_000, 1), (8192, 8192, 1)), parts=2),
+    "lstsq": Operation(
+        "torch.linalg.lstsq", lambda randn, n, m: (randn(m, n), randn(m, 8)), lstsq_ex,
+        lambda a, b: torch.linalg.lstsq(a, b, driver="gels"), _of_least_squares,
+        roundings=lambda n, m: m * n, flops=lambda n, m: 2 * m * n * n - 2 * n**3 / 3,
+        sizes=((1000, 200_000, 1),), parts=1),
     "complex product": Operation(
         "torch.matmul", lambda randn, n, _: tuple(torch.complex(randn(n, n), randn(n, n)) for _ in range(2)),
         api.matmul, torch.matmul, lambda a, b, c: (c - a @ b, a.norm(dim=-1), b.norm(dim=-2)),
@@ -162,10 +218,10 @@ class Case(NamedTuple):
                 + f", batch {self.batch}" * (self.batch > 1))
 
 
-def cases() -> list[Case]:
+def cases(operations: Iterable[str]) -> list[Case]:
     """Those of the suite, each in every precision."""
-    return [Case(name, *sizes, precision) for name, operation in OPERATIONS.items() for sizes in operation.sizes
-            for precision in operation.precisions]
+    return [Case(name, *sizes, precision) for name in operations for sizes in OPERATIONS[name].sizes
+            for precision in OPERATIONS[name].precisions]
 
 
 def rows(chosen: Iterable[Case], gpu: Gpu, timer: Timer, done: Callable[[str], None]) -> Iterator[Row]:

@@ -41,6 +41,7 @@ struct Elimination {
   Strides from_strides, factor_strides, inverse_strides;
   int n;
   bool unit, zeros;  // zeros are stored above the diagonals of the results, or nothing
+  float floor;       // of pivots, below which SKIPS leaves a column out
 };
 
 enum Barrier { PANEL = 1, SOLVED = 3, ROW_WARPS = 5 };  // of panels and solved columns two each, in turn
@@ -147,8 +148,8 @@ __device__ __forceinline__ void update(Shared& shared, int steps) {
 }
 
 // Row warps, of row `thread`. The order of the leading minor that is not positive definite, or 0.
-template <bool FACTOR>
-__device__ __forceinline__ int solve(Shared& shared, int thread, int steps) {
+template <bool FACTOR, bool SKIPS>
+__device__ __forceinline__ int solve(Shared& shared, int thread, int steps, float floor) {
   float v[STEP] = {};
   int failed = 0;
 #pragma unroll 1
@@ -190,6 +191,7 @@ __device__ __forceinline__ int solve(Shared& shared, int thread, int steps) {
         failed = failed == 0 && !(pivot > 0.f) ? first + j + 1 : failed;
         reciprocal = rsqrtf(pivot);
         reciprocal = fmaf(0.5f * reciprocal, fmaf(-pivot * reciprocal, reciprocal, 1.f), reciprocal);
+        if (SKIPS && pivot <= floor) reciprocal = 0.f;
       } else {
         asm("rcp.approx.f32 %0, %1;" : "=f"(reciprocal) : "f"(d[j][j]));
         reciprocal = fmaf(reciprocal, fmaf(-d[j][j], reciprocal, 1.f), reciprocal);
@@ -204,7 +206,7 @@ __device__ __forceinline__ int solve(Shared& shared, int thread, int steps) {
         }
         if (!given) v[i] = fmaf(-v[j], d[i][j], v[i]);
       }
-      if (FACTOR) d[j][j] *= reciprocal;
+      if (FACTOR) d[j][j] = SKIPS && reciprocal == 0.f ? -1.f : d[j][j] * reciprocal;
     }
 #pragma unroll
     for (int j = 0; j < STEP; ++j) shared.square[first + j][thread] = v[j];
@@ -219,7 +221,7 @@ __device__ __forceinline__ int solve(Shared& shared, int thread, int steps) {
 }
 
 // All threads. The order of the leading minor that is not positive definite, or 0, to the last of them.
-template <bool FACTOR>
+template <bool FACTOR, bool SKIPS = false>
 __device__ __forceinline__ int eliminate(const Elimination& e, Shared& shared) {
   const int thread = threadIdx.x, steps = (e.n + STEP - 1) / STEP;
   // Above the diagonal are zeros of X, rows behind the last are those of an identity.
@@ -234,14 +236,14 @@ __device__ __forceinline__ int eliminate(const Elimination& e, Shared& shared) {
   __syncthreads();
   int failed = 0;
   if (thread < UPDATING) update<FACTOR>(shared, steps);
-  else failed = solve<FACTOR>(shared, thread - UPDATING, steps);
+  else failed = solve<FACTOR, SKIPS>(shared, thread - UPDATING, steps, e.floor);
   __syncthreads();
   store(e.inverse, e.inverse_strides, shared.square, false, e.n, e.zeros);
   if (FACTOR) {  // of L what lies in the squares on the diagonal joins the rest, in the place of X
     __syncthreads();
-    for (int i = thread; i < ROWS * STEP; i += THREADS) {
+    for (int i = thread; i < steps * STEP * STEP; i += THREADS) {
       const int r = i / STEP, c = r / STEP * STEP + i % STEP;
-      shared.square[c][r] = shared.corner[r][i % STEP];
+      if (c <= r) shared.square[c][r] = shared.corner[r][i % STEP];
     }
     __syncthreads();
     store(e.factor, e.factor_strides, shared.square, true, e.n, e.zeros);

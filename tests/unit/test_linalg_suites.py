@@ -49,7 +49,7 @@ def on_host(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The command, with torch's CPU as its GPU."""
     monkeypatch.setattr(linalg, "torch", SimpleNamespace(**{
         name: getattr(torch, name) for name in ("linalg", "mm", "float64", "complex128", "eye", "cat", "where",
-                                                 "ones_like")},
+                                                 "ones_like", "lu_unpack")},
         Generator=lambda device: torch.Generator(), cuda=SimpleNamespace(empty_cache=lambda: None),
         randn=lambda *shape, generator, device: torch.randn(*shape, generator=generator), complex=torch.complex))
     monkeypatch.setattr("peakgemm.cli.bench.device", SimpleNamespace(find=lambda: GPU))

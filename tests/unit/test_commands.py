@@ -51,7 +51,7 @@ MISTAKES = {
     "inspect occupancy --threads 256 --registers 999 --arch sm_90": "999",
     "inspect occupancy --threads 2000 --registers 32 --arch sm_90": "2000 threads|1024",
     "multiply gone.npy gone.npy -o c.npy": "cannot read gone.npy", "explore gone.cu --grid 1 --block 32": "not a file",
-    "report": "has no results/", "report gone.json": "cannot read gone.json", "report --readme": "docs.generate",
+    "report": "has no results/", "report gone.json": "cannot read gone.json",
     "sass check gone.cubin": "cannot be read", "sass optimize nosuch": "nosuch",
     "sass apply gone.jsonl gone.cubin --output out.cubin": "cannot be read",
     "verify --json gone/a.json": "cannot write", "doctor --json gone/a.json": "cannot write",

@@ -124,5 +124,3 @@ def test_the_command(run: Any, here: Path) -> None:
     for name in ("links.json", "gone"):
         code, _, complaint = run("lab.scale", "--links", name)
         assert code == 2 and "is no file of links" in complaint
-    code, _, complaint = run("bench", "--suite", "scale")
-    assert code == 2 and "python -m lab.scale" in complaint

@@ -49,8 +49,6 @@ def command(
     svg: Annotated[Path | None, typer.Option(help="Write a plot of the ratios to this file.")] = None,
 ) -> None:
     """Time what matmul runs against cuBLAS FP32, and others, over suites of shapes."""
-    if suite == "scale":
-        parse.from_checkout("suite scale", "lab.scale")
     if suite == "linalg":
         given = {"--shape": shape, "--precision": precision, "--prepared": prepared, "--svg": svg,
                  "--peers": peers != "cublas"}

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from ..runtime.architectures import ARCHITECTURES, architecture
 from ..tools.bench import records
 from ..tools.bench.occupancy import occupancy
-from . import inspect_map, inspect_show, parse
+from . import inspect_map, inspect_show
 from .console import table
 from .examples import epilog
 from .measuring import keep_found
@@ -41,16 +41,6 @@ app.command("map", epilog=epilog("inspect map"))(inspect_map.command)
 @app.callback()
 def _group() -> None:
     """A kernel, compiled: its resources, its main loop in SASS and PTX, what its registers cost."""
-
-
-def _from_checkout(what: str) -> None:
-    @app.command(what, hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-    def refuse() -> None:
-        parse.from_checkout(f"inspect {what}", f"lab.{what}")
-
-
-for _what in ("bill", "registers"):
-    _from_checkout(_what)
 
 
 @app.command("occupancy", epilog=epilog("inspect occupancy"))

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from ctypes import c_float
 from math import isinf
 from pathlib import Path
-from typing import NoReturn
 
 import typer
 
@@ -120,12 +119,3 @@ def target(arch: str | None, gpu: Gpu | None) -> str:
     chosen = arch or (gpu.arch if gpu else "sm_90")
     architecture(chosen)
     return chosen
-
-
-def from_checkout(what: str, module: str) -> NoReturn:
-    """Refuse what the project's workshop does, which is not installed.
-
-    Raises:
-        InvalidValue: always; it names the command.
-    """
-    raise InvalidValue(f"{what} is run from a checkout of the project, it is not installed: python -m {module}")

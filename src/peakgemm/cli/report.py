@@ -10,7 +10,6 @@ import typer
 from ..tools.bench import records
 from ..tools.report import load, write_page
 from ..tools.report.data import default_folder
-from . import parse
 from .console import err, out, waiting
 
 
@@ -18,11 +17,8 @@ def command(
     files: Annotated[list[Path] | None, typer.Argument(
         metavar="[JSON]...", help="Records that --json wrote, or folders of them.  [of results/, the fullest]")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("report.html"),
-    readme: Annotated[bool, typer.Option("--readme", hidden=True)] = False,
 ) -> None:
     """Show records as one page: figures, tables, commands and conditions; no network, light and dark."""
-    if readme:
-        parse.from_checkout("report --readme", "docs.generate")
     records.check_writable(output, *(files or []))
     with waiting("drawing"):
         data = load(files or [default_folder(Path.cwd())])

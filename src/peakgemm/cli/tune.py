@@ -34,11 +34,8 @@ def command(
     keep: Annotated[int, typer.Option(min=1, max=1000, help="Candidates a shape, the model's best.")] = KEEP,
     again: Annotated[bool, typer.Option("--again", help="Shapes that are tuned already, too.")] = False,
     arch: Annotated[str | None, typer.Option(help="With --dry-run: for sm_NN.  [the GPU's, else sm_90]")] = None,
-    profile: Annotated[bool, typer.Option("--profile", hidden=True)] = False,
 ) -> None:
     """Search the tile space for each shape; keep what beats the default."""
-    if profile:
-        parse.from_checkout("tune --profile", "lab.choice")
     cases = distinct(groups(suite, shape))
     if not cases:
         raise InvalidValue(f"nothing to tune: give --suite (all, {', '.join(NAMES)}) or --shape MxNxK[:layout]")

@@ -89,7 +89,7 @@ def _static(what: str, shape: str) -> dict[str, Any]:
     subject = named(what, ARCH, shape=shape, sm_count=sms)
     variants = Variants.of(subject.cubin, subject.function)
     done = bill.work(subject, variants, cases(shape)[0].problem()[0], sms)
-    return {**bill.static(subject, variants, done), "shape": list(subject.shape or ())}
+    return {**bill.static(subject, variants, done), "shape": [int(size) for size in shape.split("x")]}
 
 
 def _profile(ncu: str, jobs: list[tuple[str, str]], entries: list[dict[str, Any]], sms: int) -> None:

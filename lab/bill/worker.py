@@ -79,7 +79,7 @@ def measure(what: str, shape: str, rounds: int, gpu: Gpu, peer: Peer, timer: Tim
         peer.record().sync()
     times, cycles, state = timer.in_turns(list(kinds.values()), ms=BURST_MS, rounds=rounds, counter=counter)
     clocks = [count / ms / 1e3 for each in zip(times, cycles, strict=True) for ms, count in zip(*each, strict=True)]
-    tell({"timed": {**bill.static(subject, variants, done), "shape": list(subject.shape or ()),
+    tell({"timed": {**bill.static(subject, variants, done), "shape": [int(size) for size in shape.split("x")],
                     "clock_mhz": median(clocks), "nvml_clock_mhz": state["sm_clock_mhz"], "power_w": state["power_w"],
                     "samples_ms": dict(zip(kinds, times, strict=True)),
                     "samples_cycles": dict(zip(kinds, cycles, strict=True))}, "kernel": what})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from ...errors import InvalidValue
@@ -17,7 +16,6 @@ from ...sass.opcodes import PIPES
 from ..bench.occupancy import occupancy
 from ..bench.roofline import bound_tflops, bytes_per_flop
 from .listing import Listing
-from .measured import measured
 from .subject import Subject
 
 #: Bytes of code below which a main loop stays in the instruction cache of an H100: 52 KB ran with 0.19 to 0.24 stall
@@ -37,8 +35,8 @@ PROFILED = {
 }
 
 
-def facts(subject: Subject, listing: Listing, results: Path | None = None) -> dict[str, Any]:
-    """The figures of ``subject``; ``results`` is the folder of records to look for measurements in."""
+def facts(subject: Subject, listing: Listing) -> dict[str, Any]:
+    """The figures of ``subject``."""
     notes = [*subject.notes, *listing.notes]
     limits = ARCHITECTURES.get(subject.arch)
     if limits is None:
@@ -63,7 +61,7 @@ def facts(subject: Subject, listing: Listing, results: Path | None = None) -> di
                            for one in listing.program.loops]},
         "loop": loop,
         "registers_read": _reads(listing, model),
-        "roofline": _roofline(subject, limits, what, model, results),
+        "roofline": _roofline(subject, limits, what, model),
         "notes": notes,
     }
 
@@ -123,8 +121,8 @@ def _reads(listing: Listing, model: BankModel | None) -> dict[str, Any] | None:
             "reuse_hits": model.reuse_hits, "accumulators_moved": model.moved}
 
 
-def _roofline(subject: Subject, limits: Architecture | None, what: Mix | None, model: BankModel | None,
-              results: Path | None) -> dict[str, Any] | None:
+def _roofline(subject: Subject, limits: Architecture | None, what: Mix | None,
+              model: BankModel | None) -> dict[str, Any] | None:
     if limits is None:
         return None
     asked = bytes_per_flop(subject.config) if subject.config else _loop_bytes_per_flop(what)
@@ -139,7 +137,6 @@ def _roofline(subject: Subject, limits: Architecture | None, what: Mix | None, m
         "bound_tflops": bound_tflops(peak, limits.gpu_bandwidth_gbs, asked) if asked and (known or not tensor)
         else None,
         "issue_ceiling": issue, "issue_tflops": None if issue is None else issue * limits.peak_tflops,
-        "measured": measured(subject, results),
     }
 
 

@@ -44,17 +44,15 @@ def named(what: str, arch: str, config: str = "", shape: str = "", precision: st
     limits = architecture(arch)
     case = _case(shape) if shape else None
     problem = case.problem()[0] if case else _ALIGNED  # without a shape, aligned operands
-    sizes = (case.m, case.n, case.k) if case else None
     if what in family_names():
-        subject = _of_library(what, limits, config, shape, problem, precision, sm_count or limits.gpu_sms)
-        return replace(subject, shape=sizes)
+        return _of_library(what, limits, config, shape, problem, precision, sm_count or limits.gpu_sms)
     if precision != "ieee":
         raise InvalidValue(f"precision {precision!r}: for {MATMUL} and the library's kernels; {what!r} is a rung")
     if not any(what == one.name or what == one.name.replace("_", "-") for one in LADDER) and not what.isdecimal():
         raise InvalidValue(f"{what!r} is no rung ({numbers()}, or a name such as warp_tile), no kernel of "
                            f"the library ({', '.join(family_names())}) and no .cubin, .ptx or .cu file")
     (kernel,) = rungs(what)
-    return replace(_rung(kernel, limits, config, problem), shape=sizes)
+    return _rung(kernel, limits, config, problem)
 
 
 def _rung(kernel: Kernel, limits: Architecture, config: str, problem: Problem) -> Subject:

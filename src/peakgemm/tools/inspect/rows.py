@@ -121,6 +121,3 @@ def _roofline(roofline: Mapping[str, Any] | None) -> Lines:
     if roofline["issue_tflops"] is not None:
         yield "issue slots", (f"{roofline['issue_tflops']:.1f} TFLOPS ({100 * roofline['issue_ceiling']:.1f} % of "
                               "peak, modelled)")
-    if (run := roofline["measured"]) is not None:
-        yield "measured", (f"{run['tflops']:.1f} TFLOPS at {' x '.join(map(str, run['shape']))}, "
-                           f"{run['ratio_to_cublas']:.3f} of cuBLAS ({run['gpu']})")

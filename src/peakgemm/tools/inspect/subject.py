@@ -30,7 +30,6 @@ class Subject:
         threads, dynamic_shared: of a launch; None: not known.
         spill_bytes: as ptxas says; None: not known.
         source: the source file, None where there is none.
-        shape: M, N, K of the product that was asked for; None: none was.
         others: the other kernels of the file.
         notes: what a reader must know, a sentence each.
     """
@@ -46,7 +45,6 @@ class Subject:
     dynamic_shared: int | None = None
     spill_bytes: int | None = None
     source: Path | None = None
-    shape: tuple[int, int, int] | None = None
     others: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
 

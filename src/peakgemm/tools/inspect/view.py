@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from .facts import facts
@@ -20,7 +19,7 @@ class View:
     facts: dict[str, Any]
 
 
-def view(subject: Subject, with_text: bool = False, results: Path | None = None) -> View:
+def view(subject: Subject, with_text: bool = False) -> View:
     """Look at ``subject``; see `listing.read` and `facts.facts`."""
     listing = read(subject, with_text)
-    return View(subject, listing, facts(subject, listing, results))
+    return View(subject, listing, facts(subject, listing))

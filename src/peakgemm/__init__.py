@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .calls.autotune import register as _register
+from .calls import autotune as _autotune
 from .version import __version__
 
 # Public name -> module that holds it, and its name there where that differs: imported on first use, so that `import
@@ -83,4 +83,4 @@ def _search(problem: Problem, gpu: Gpu, precision: str) -> tuple[Kernel, Any]:
     return best(problem, gpu, precision)
 
 
-_register(_search)
+_autotune.search = _search

@@ -11,7 +11,7 @@ from ..arrays.base import HOST, View, place, stream_handle
 from ..arrays.numpy import host_view
 from ..errors import InvalidType, InvalidValue
 from ..runtime import device
-from .autotune import search
+from . import autotune
 from .first_use import tuned_at_first_use
 from .launch import (
     Decided,
@@ -194,14 +194,13 @@ class Plan:
 
         Raises:
             InvalidValue: operands in the host's memory: their copies decide the time.
-            MissingComponent: this installation has no searcher.
         """
         if self._index == HOST or self._gpu is None:
             raise InvalidValue("a plan for host arrays is not tuned, its copies decide the time; plan with operands "
                                "on the GPU")
         from ..selection.choose import Choice
 
-        kernel, config = search(self._problem, self._gpu, self._request.precision)
+        kernel, config = autotune.search(self._problem, self._gpu, self._request.precision)
         choice = Choice(kernel, config, "tuned", "it was the fastest of those timed by autotune()")
         bound_for(self._problem, self._gpu, choice)
         self._decided = Decided(choice, self._problem.alignment, {})

@@ -10,7 +10,9 @@ It compiles on all processors, by way of the compile cache: what that holds is n
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import json
+import zlib
+from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
 
@@ -25,7 +27,7 @@ from peakgemm.kernels.linalg import leaves
 from peakgemm.kernels.recipe import Recipe
 from peakgemm.problem import Problem
 from peakgemm.runtime.architectures import architecture
-from peakgemm.runtime.compile import Compiled, in_parallel
+from peakgemm.runtime.compile import FACTS, Compiled, in_parallel
 from peakgemm.runtime.nvrtc import nvrtc_version
 from peakgemm.selection.choose import candidates
 from peakgemm.selection.machine import machine
@@ -92,8 +94,21 @@ def compile_all(jobs: dict[str, Recipe], path: Path) -> None:
             return made
 
         made = dict(zip(jobs, in_parallel(make, jobs.values()), strict=True))
-    shipped.write(path, made, nvrtc_version())
+    write(path, made, nvrtc_version())
     print(f"{path}: {len(made)} cubins by NVRTC {nvrtc_version()}, {path.stat().st_size / 1e6:.1f} MB")
+
+
+def write(path: Path, cubins: Mapping[str, Compiled], nvrtc: str) -> None:
+    """Make the container of ``cubins``, by name, that NVRTC ``nvrtc`` compiled."""
+    places, packed, begin = {}, [], 0
+    for name in sorted(cubins):
+        packed.append(zlib.compress(cubins[name].code, 9))
+        places[name] = begin, len(packed[-1]), [getattr(cubins[name], fact) for fact in FACTS]
+        begin += len(packed[-1])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.write(json.dumps({"nvrtc": nvrtc, "cubins": places}).encode() + b"\n")
+        file.writelines(packed)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 from docs.generate.drawings import drawings
 from docs.generate.explorer import ARCH
 from peakgemm.kernels.registry import Kernel
-from peakgemm.tools.explore.kernels import aligned_problem
+from peakgemm.tools.explore.kernels import problem_for
 
 Drawing = Mapping[str, Any]
 
@@ -87,8 +87,8 @@ def figure(picture: Picture, drawn: Sequence[tuple[Kernel, Drawing]]) -> str:
     for one, drawing in drawn:
         marks = " ".join(f'data-{name}="{drawing[name]}"' for name in ("count", "ideal") if name in drawing)
         kind = "view" if marks else "view time"
-        at = aligned_problem(one, ARCH)  # of each rung its own: enough for all of its stages
-        said = f"<strong>{escape(one.label)}</strong>, {at.m} x {at.n} x {at.k}: {_said(drawing)}"
+        m, n, k = problem_for(one, ARCH)  # of each rung its own: enough for all of its stages
+        said = f"<strong>{escape(one.label)}</strong>, {m} x {n} x {k}: {_said(drawing)}"
         parts.append(f'<div class="{kind}" data-kernel="{one.number:02}" {marks}><p>{said}</p>{drawing["svg"]}</div>')
     if picture.view not in KEYS:
         parts.append(table(drawn))

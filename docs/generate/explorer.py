@@ -24,9 +24,10 @@ import peakgemm
 from peakgemm.errors import InvalidValue, MissingComponent
 from peakgemm.kernels import validity
 from peakgemm.kernels.registry import LADDER, Kernel, rungs
+from peakgemm.problem import Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import compile_source
-from peakgemm.tools.explore.kernels import EXAMPLES, aligned_problem, rung_trace
+from peakgemm.tools.explore.kernels import EXAMPLES, problem_for, rung_trace
 from peakgemm.tools.explore.linked import rung_sass
 from peakgemm.tools.explore.page import ABOUT as EXPLORED
 from peakgemm.tools.explore.page import WEB, page, write
@@ -122,11 +123,12 @@ def _digest(data: bytes) -> str:
 
 
 def pack(path: Path) -> None:
-    """Zip the part of this package that simulates: NumPy alone is needed to import it."""
+    """Zip the part of this package that simulates, and what answers the page: NumPy alone is needed to import it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
         for file in packed_files():
             packed.write(file, Path("peakgemm", file.relative_to(PACKAGE)))
+        packed.write(Path(__file__).with_name("browser.py"), "browser.py")
 
 
 def packed_files() -> Iterator[Path]:
@@ -150,7 +152,7 @@ def setups() -> list[dict[str, Any]]:
 
 def _rung(kernel: Kernel) -> dict[str, Any] | None:
     """A rung on the problem of the explorer's page; None: it takes tensor maps, for which the form has no word."""
-    problem = aligned_problem(kernel, ARCH)
+    problem = Problem.contiguous(*problem_for(kernel, ARCH))
     config = validity.choose(kernel, kernel.config_for(ARCH), architecture(ARCH), problem)
     launch, = kernel.launches(config, problem, ARCH, architecture(ARCH).gpu_sms).kernels
     if launch.boxes:

@@ -24,7 +24,7 @@ from peakgemm.kernels.registry import Kernel
 from peakgemm.tools.bench.records import write_text
 from peakgemm.tools.bench.variants import Variant
 from peakgemm.tools.report.data import Data, Source, read
-from peakgemm.tools.report.figures import WIDTH, chart_of, ratio_chart
+from peakgemm.tools.report.figures import WIDTH, figures, ratio_chart
 from peakgemm.tools.report.svg import Chart
 
 README_PLOT = "ladder.svg"  # the one picture that is kept in the repository
@@ -219,8 +219,11 @@ class Checkout:
         if (self.results / "accuracy.json").exists():
             yield docs / "accuracy.svg", partial(self._figure, ["accuracy.json"], "error-long-k", width)
 
-    def _figure(self, names: Sequence[str], figure: str, width: int) -> Chart:
-        return chart_of(Data(tuple(map(self.source, names))), figure, width)
+    def _figure(self, names: Sequence[str], wanted: str, width: int) -> Chart:
+        for figure in figures(Data(tuple(map(self.source, names)))):
+            if figure.name == wanted and figure.draw is not None:
+                return figure.draw(width)
+        raise InvalidValue(f"{', '.join(names)}: no figure {wanted} can be made of it")
 
     def _bench_plot(self, record: str, precision: str, width: int) -> Chart:
         """Of a record the rows of one precision, operands split in the time measured."""

@@ -84,7 +84,7 @@ def test_what_the_browser_gets_simulates_with_numpy_alone(tmp_path: Path) -> Non
     site.pack(tmp_path / "peakgemm.zip")
     with zipfile.ZipFile(tmp_path / "peakgemm.zip") as packed:
         packed.extractall(tmp_path)
-    code = ("import json, sys, peakgemm.tools.explore.browser as b; assert b.__file__.startswith(sys.argv[1]);"
+    code = ("import json, sys, browser as b, peakgemm; assert peakgemm.__file__.startswith(sys.argv[1]);"
             "answer = json.loads(b.answer(open(sys.argv[2]).read()));"
             "print(answer['trace']['counters']['shared_wavefronts'],"
             "*{m.split('.')[0] for m in sys.modules} & {'cuda', 'typer', 'rich', 'torch', 'platformdirs'})")

@@ -39,7 +39,7 @@ def container(cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, progr
     monkeypatch.delenv("PEAKGEMM_SHIPPED", raising=False)
     monkeypatch.setattr(shipped, "FOLDER", tmp_path / "cubins")
     path = shipped.container("sm_90a")
-    shipped.write(path, {made.name: made.make("cubin") for made in (scale(3), scale(4))}, nvrtc_version())
+    cubins.write(path, {made.name: made.make("cubin") for made in (scale(3), scale(4))}, nvrtc_version())
     shipped.index.cache_clear()
     monkeypatch.setenv("PEAKGEMM_CACHE_DIR", str(tmp_path / "colder"))
     programs.count = 0

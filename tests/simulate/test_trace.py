@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from docs.generate import browser
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels.registry import rung
 from peakgemm.runtime.compile import compile_source
-from peakgemm.tools.explore import browser
 from peakgemm.tools.explore.kernels import Launch, operands, own_trace, problem_for, rung_trace
 from peakgemm.tools.explore.page import page, write_pages
 from peakgemm.tools.explore.recorder import Limits, Recorder

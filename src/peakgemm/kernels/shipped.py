@@ -71,16 +71,3 @@ def find(name: str, entry: str, arch: str) -> Compiled | None:
         return Compiled(entry, arch, "cubin", code, **dict(zip(FACTS, facts, strict=True)))
     except (OSError, ValueError, TypeError, zlib.error):
         return None
-
-
-def write(path: Path, cubins: Mapping[str, Compiled], nvrtc: str) -> None:
-    """Make the container of ``cubins``, by name, that NVRTC ``nvrtc`` compiled."""
-    places, packed, begin = {}, [], 0
-    for name in sorted(cubins):
-        packed.append(zlib.compress(cubins[name].code, 9))
-        places[name] = begin, len(packed[-1]), [getattr(cubins[name], fact) for fact in FACTS]
-        begin += len(packed[-1])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        file.write(json.dumps({"nvrtc": nvrtc, "cubins": places}).encode() + b"\n")
-        file.writelines(packed)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from ...kernels.registry import Kernel
-from ...problem import Problem
 from ...runtime.source import KERNELS
 from ..simulator import TensorMap, run, run_rung
 from .trace import Named, Recorder, detailed, trace
@@ -64,11 +63,6 @@ def rung_trace(kernel: Kernel, arch: str = "sm_90", shape: tuple[int, int, int] 
     named = Named(f"{kernel.number:02}", kernel.label, f"M, N, K = {m}, {n}, {k} on {arch}", {0: "A", 1: "B", 2: "C"},
                   {0: a.shape, 1: b.shape, 2: c.shape})
     return trace(recorder, report, named, _sources(recorder))
-
-
-def aligned_problem(kernel: Kernel, arch: str) -> Problem:
-    """The problem of `rung_trace` as validity knows it: packed operands, which take the aligned compilation."""
-    return Problem.contiguous(*problem_for(kernel, arch))
 
 
 def own_trace(launch: Launch, name: str, label: str) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from math import isfinite
 from statistics import median
 from typing import Any
 
-from ...errors import InvalidValue
 from ..bench.columns import rung_name
 from ..bench.variants import IEEE, Variant
 from . import charts
@@ -63,18 +62,6 @@ def figures(data: Data) -> Iterator[Figure]:
     """Every figure that the records allow, in the order of the page."""
     for part in (_climb, _speed, _ratios, _roofline, _sweep, _errors, _facts, _others):
         yield from part(data)
-
-
-def chart_of(data: Data, name: str, width: int) -> Chart:
-    """The drawing of one figure, by its name.
-
-    Raises:
-        InvalidValue: the records hold no such figure.
-    """
-    for figure in figures(data):
-        if figure.name == name and figure.draw is not None:
-            return figure.draw(width)
-    raise InvalidValue(f"{', '.join(source.path.name for source in data.sources)}: no figure {name} can be made of it")
 
 
 def timed(rows: Sequence[Row]) -> list[Row]:

@@ -11,7 +11,7 @@ const ready = (async () => {
   const answered = await fetched;
   if (!answered.ok) throw new Error(`peakgemm.zip: ${answered.status} ${answered.statusText}`);
   pyodide.unpackArchive(await answered.arrayBuffer(), "zip", { extractDir: "/home/pyodide" });
-  return pyodide.runPython("from peakgemm.tools.explore.browser import answer; answer");
+  return pyodide.runPython("from browser import answer; answer");
 })();
 
 ready.then(() => scope.postMessage({ ready: true }), (error) => scope.postMessage({ failed: String(error) }));

@@ -1,4 +1,7 @@
-"""What the page of the browser simulator calls, in Pyodide: a request as JSON in, a trace or a refusal as JSON out."""
+"""What the page of the browser simulator calls, in Pyodide: a request as JSON in, a trace or a refusal as JSON out.
+
+It and what it imports need NumPy alone.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ import json
 import re
 from typing import Any
 
-from ...errors import InvalidValue, PeakgemmError
-from ..simulator.front.arguments import argument
-from .kernels import Launch, own_trace
+from peakgemm.errors import InvalidValue, PeakgemmError
+from peakgemm.tools.explore.kernels import Launch, own_trace
+from peakgemm.tools.simulator.front.arguments import argument
 
 MAX_STEPS = 20_000_000  # what a reader may ask for at most; the page says so
 MAX_SECONDS = 300.0

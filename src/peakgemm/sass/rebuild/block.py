@@ -49,7 +49,6 @@ class Block:
     held: Mapping[tuple[Side, int], int]
     loads: Mapping[tuple[int, Side, int], int]
     others: tuple[int, ...]
-    padding: tuple[int, ...]
     before: tuple[int, ...]
     multiply: Word
 
@@ -126,7 +125,6 @@ class _Analysis:
         self._moves: dict[int, Value] = {}
         self._loads: list[int] = []
         self._others: list[int] = []
-        self._padding: list[int] = []
         self._before: list[int] = []
         self._multiply: Word | None = None
         for place, word in enumerate(words):
@@ -140,9 +138,9 @@ class _Analysis:
         return self._values.get(register, ("in", register, 0))
 
     def _pass(self, place: int, word: Word) -> None:
-        if word.never:
-            self._padding.append(place)
-        elif word.name == "FFMA":
+        if word.never:  # ptxas's padding
+            return
+        if word.name == "FFMA":
             self._sum(place, word)
         elif word.name == "LDS" and word.guard == ALWAYS and (quad := self._quad(word)) is not None:
             self._loads.append(place)
@@ -209,7 +207,7 @@ class _Analysis:
         kept = [*self._others, *(place for place, value in self._moves.items() if self._is_other(value, homes, held))]
         counts = [sum(side == one for side, _ in quads) for one in (0, 1)]
         return Block(self._start, tuple(self._words), steps, (counts[0], counts[1]), chains, held, loads,
-                     tuple(sorted(kept)), tuple(self._padding), tuple(self._before), self._multiply)
+                     tuple(sorted(kept)), tuple(self._before), self._multiply)
 
     @staticmethod
     def _is_other(value: Value, homes: Iterable[int], held: Mapping[tuple[Side, int], int]) -> bool:

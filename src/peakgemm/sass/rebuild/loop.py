@@ -83,16 +83,14 @@ def rebuild(cubin: Cubin, recipe: Recipe, limit: int, name: str = "") -> Rebuilt
     known = live(program)
     at_start, behind = known[block.start], live_behind(program, block.start, known)
     values = Values.of(block)
-    if recipe.merge:
-        merge(values)
+    merge(values)
     taken = block.homes | block.held_registers
     free = _free(values, at_start | behind, limit)
     fragments = _fragments(block, free)
     rename(values, taken, free)
-    if recipe.hoist:
-        hoist(values, behind)
+    hoist(values, behind)
     multiplies = orders.order(block)
-    made = emit(values, place(values, recipe), multiplies, fragments, recipe)
+    made = emit(values, place(values, recipe), multiplies, fragments)
     said = proof.difference(block.words, made.preheader, made.loop, values.carried, at_start, behind)
     if said is not None:
         raise Unproved(f"{program.name}, loop at {block.start * WORD_BYTES:#x}: {said}")

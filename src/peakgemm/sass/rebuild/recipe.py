@@ -21,18 +21,12 @@ class Recipe:
     ``barrier``: from the start of the last step to the barrier, below 0: ahead of it, so that the next tile's first
     fragments are read during all of the last step (4 behind it: 0.4 % longer).
     ``gap``: the FFMAs between two instructions of another kind, at least, where dependences leave the room.
-    ``hoist``: copies of what the turns do not change leave the loop.
-    ``merge``: one copy of a uniform value serves where the compiler made two.
-    ``padding``: ptxas's loads that never run, before each cp.async, stay (they cost 1.0 %).
     """
 
     offsets: tuple[int, ...] = (2, 18, 34, 50, 66, 82)
     first: tuple[int, ...] = (40, 54, 68, 82, 96, 110)
     barrier: int = -24
     gap: int = 20
-    hoist: bool = True
-    merge: bool = True
-    padding: bool = False
 
     def __post_init__(self) -> None:
         for name in ("offsets", "first"):

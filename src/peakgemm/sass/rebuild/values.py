@@ -121,11 +121,6 @@ class Values:
                 numbers.append(homes[0].number)
         return old.with_numbers(numbers)
 
-    def accesses(self, place: int) -> tuple[frozenset[Register], frozenset[Register]]:
-        """The registers that an instruction reads and writes, where its values now live (of a load: its addresses)."""
-        reads = frozenset(self.home((source, register)) for register, source in self.sources[place].items())
-        return reads, frozenset(self.home((place, register)) for register in self.writes(place))
-
 
 def _groups(values: Values) -> dict[int, tuple[int, ...]]:
     """The registers that instructions name as a group, by each of these."""

@@ -372,9 +372,10 @@ def interpret(program: Program, buffers: Sequence[Any], sms: int = 4) -> None:
 
 def _launch(launch: Launch, flat: list[Any]) -> None:
     arguments = [flat[i] for i in launch.convention.addresses]
-    run(launch.recipe.make("ptx"), grid=launch.blocks, block=launch.threads,
-        args=[*arguments, *launch.convention.unpack(launch.arguments)], arch=launch.recipe.arch,
-        shared_bytes=launch.shared_bytes, cluster=launch.cluster)
+    report = run(launch.recipe.make("ptx"), grid=launch.blocks, block=launch.threads,
+                 args=[*arguments, *launch.convention.unpack(launch.arguments)], arch=launch.recipe.arch,
+                 shared_bytes=launch.shared_bytes, cluster=launch.cluster)
+    assert report.clean, str(report)
 
 
 def _multiply(p: Problem, a: Any, b: Any, old: Any, out: Any) -> None:

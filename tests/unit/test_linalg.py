@@ -226,6 +226,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type, str]] = {
     "not square, lu": (lambda: linalg.lu_solve(A, P, B), InvalidValue, r"factor has shape \(4, 3\).*square"),
     "pivots": (lambda: linalg.lu_solve(S, P[:3], B), InvalidValue, r"pivots have shape \(3,\), and the factor 4 rows"),
     "no pivots": (lambda: linalg.lu_solve(S, None, B), InvalidValue, r"pivots have shape \(\), and the factor 4 rows"),
+    "pivots of no row": (lambda: linalg.lu_solve(S, P - 1, B), InvalidValue, "pivots hold 0 to 3, .* 1 to 4; pass"),
     "floats": (lambda: linalg.lu_solve(S, np.float32(P), B), InvalidType, "pivots is float32; it is int32"),
     "no trans": (lambda: linalg.lu_solve(S, P, B, trans="T"), InvalidValue, "trans = 'T' is no bool"),
     "stream": (lambda: linalg.cholesky(S, stream=0), InvalidValue, "leave stream out"),

@@ -77,7 +77,7 @@ def lu_solve(factor: Any, pivots: Any, b: Any, *, left: bool = True, trans: bool
     arguments.
 
     Args:
-        factor, pivots: as `lu_factor` returns them, of square matrices.
+        factor, pivots: as `lu_factor` returns them, of square matrices. What other pivots give on a GPU is undefined.
         b: float32, ``(..., N, M)``, or without ``left`` ``(..., M, N)``.
         trans: whether op(a) is the transpose.
         out: written.
@@ -101,6 +101,9 @@ def lu_solve(factor: Any, pivots: Any, b: Any, *, left: bool = True, trans: bool
 
     def on_cpu(factor: Any, b: Any, out: Any, pivots: Any) -> Any:
         right = b if left else transposed(b)
+        if ((pivots < 1) | (pivots > order)).any():
+            raise InvalidValue(f"lu_solve: pivots hold {pivots.min()} to {pivots.max()}, and rows number 1 to {order}; "
+                               "pass the pivots of lu_factor")
         right = np.broadcast_to(right, (*shape[:-2], *right.shape[-2:]))
         rows = np.broadcast_to(_rows(pivots[..., 0, :]), (*shape[:-2], order))[..., None]
         lower, upper = triangle_of(factor, True, False, True), triangle_of(factor, False, False, False)

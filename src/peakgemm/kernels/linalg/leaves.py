@@ -167,11 +167,12 @@ def substitute(arch: str, size: int, columns: int, matrix: Strides, right: Strid
 
 
 def recipes(arch: str) -> list[Recipe]:
-    """Of all these kernels, which are the same whatever the sizes; those that an architecture has cp.async for."""
+    """Of all these kernels, most of which are the same whatever the sizes; those that an architecture has cp.async and
+    clusters for, but for those of LU of more than 16,384 rows."""
     eliminating = ("cholesky_block", "invert_block", "skipping_block") if architecture(arch).has_cp_async else ()
     names = ("triangle", "growth", "substitute", "permutation", "permute", "determinant", "scale_columns",
              "scaled_triangle", "perturb_columns", *eliminating)
-    panels = [_recipe(name, arch, {"ROWS": each}) for name in ("lu_panel", "exchange") for each in (1, 2, 4, 8)
+    panels = [_recipe(name, arch, {"ROWS": each}) for name in ("lu_panel", "exchange") for each in (1, 2)
               if "clusters" in architecture(arch).features]
     return [*(_recipe(name, arch) for name in names), *panels]
 

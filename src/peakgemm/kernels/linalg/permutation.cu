@@ -3,7 +3,7 @@
 // Idea: one thread exchanges as it is told, in shared memory, one pivot after the other: some 40 cycles each, beside
 // which a factorization takes 2,000. Where there are more rows than fit they are exchanged in global memory.
 //
-// A: the pivots, int32, from 1 on, a row of `pivots` for each matrix. C: int32, `rows` for each matrix: which row comes there.
+// A: the pivots, int32, from 1 on, a row of `pivots` for each matrix; those that name no row are taken for the nearest. C: int32, `rows` for each matrix: which row comes there.
 
 #include "include/linalg/strides.cuh"
 #include "include/ptx/dependents.cuh"
@@ -26,7 +26,7 @@ linalg_permutation(const float* A, const float* B, const float* C0, float* C, ch
   if (threadIdx.x == 0)
 #pragma unroll 4
     for (int i = 0; i < s.pivots; ++i) {
-      const int pivot = pivots[i * s.layout.column] - 1, row = rows[i];
+      const int pivot = min(max(pivots[i * s.layout.column], 1), s.rows) - 1, row = rows[i];
       rows[i] = rows[pivot];
       rows[pivot] = row;
     }

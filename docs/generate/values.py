@@ -252,6 +252,7 @@ VALUES = {
     "programs.gpytorch-products": Value(PROGRAMS, _products),
     **{f"linalg.{word}": Value("h100/linalg.json", partial(_linalg, name=f"{name} 8192")) for word, name in (
         ("syrk", "syrk"), ("trsm", "trsm"), ("cholesky", "cholesky"), ("complex", "complex product"))},
+    "linalg.lu": Value("h200/linalg.json", partial(_linalg, name="lu 8192")),
     "linalg.failed-eps": Value("h100/accuracy-linalg.json", partial(
         _failed, field=lambda row: max(x["figure"] for x in row["results"].values()))),
     "linalg.failed-bound": Value("h100/accuracy-linalg.json", partial(_failed, field=lambda row: row["limit"])),

@@ -222,8 +222,8 @@ def test_sizes_of_zero(interpreter: Interpreter) -> None:
     (1, 1, "rows"), (33, 33, "columns"), (70, 40, "rows"), (40, 70, "columns"), (140, 135, "rows"),
     (100, 9, "columns")])
 def test_lu(interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch, m: int, n: int, layout: str) -> None:
-    """LAPACK's pivots, and factors as near as theirs; a block of the cluster has 32 rows."""
-    monkeypatch.setattr(leaves, "_LU_ROWS", 32)
+    """LAPACK's pivots, and factors as near as theirs; a block of the cluster has one warp, or two."""
+    monkeypatch.setattr(leaves, "_LU_ROWS", 64 if m == 100 else 32)
     a = LAYOUTS[layout](normal(2, m, n))
     target = a.copy() if m == 70 else None
     factors, pivots, info = linalg.lu_factor_ex(a if target is None else target, out=target)

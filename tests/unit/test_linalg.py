@@ -158,7 +158,7 @@ def test_ranks_that_are_said() -> None:
                        match=r"matrix \(1,\) of the batch has rank 5 of 6: its columns .* lstsq_ex") as caught:
         linalg.lstsq(a, b)
     assert isinstance(caught.value, PeakgemmError) and isinstance(caught.value, np.linalg.LinAlgError)
-    with pytest.raises(np.linalg.LinAlgError, match=r"^a has rank 5 of 6: its rows are dependent"):
+    with pytest.raises(np.linalg.LinAlgError, match=r"^the matrix has rank 5 of 6: its rows are dependent"):
         linalg.lstsq(np.swapaxes(a, 1, 2)[1], b[:6])
     a[0, 3, 2] = np.nan
     with pytest.raises(linalg.RankDeficient, match="or no numbers"):

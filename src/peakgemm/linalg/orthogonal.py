@@ -28,6 +28,7 @@ from ..problem import Triangle
 from .blocked import factor, invert_blocks
 from .blocked import solve as solve_blocks
 from .call import Operation, batch_of, run, shape_of
+from .positive_definite import first_nonzero
 from .program import Matrix, Program
 from .symmetric import transposed
 from .triangular import substituted, width_for
@@ -152,16 +153,12 @@ def lstsq(a: Any, b: Any, *, rcond: float | None = None, precision: str = "ieee"
     """
     result = lstsq_ex(a, b, rcond=rcond, precision=precision, stream=stream)
     full = min(a.shape[-2:])
-    rank = result.rank
-    ranks = np.asarray(rank.get() if hasattr(rank, "get") else rank.cpu() if hasattr(rank, "cpu") else rank)
-    deficient = np.argwhere(ranks < full)
-    if len(deficient):
-        index = tuple(int(i) for i in deficient[0])
-        which = f"matrix {index} of the batch" if index else "a"
+    if bad := first_nonzero(full - result.rank):
+        which, missing = bad
         lines = "columns" if a.shape[-1] == full else "rows"
-        raise RankDeficient(f"{which} has rank {int(ranks[index])} of {full}: its {lines} are dependent within "
-                            "rounding errors, or no numbers; leave some out, pass a smaller rcond, or use lstsq_ex and "
-                            "read rank")
+        raise RankDeficient(f"{which} has rank {full - missing} of {full}: its {lines} are dependent within rounding "
+                            "errors, or no numbers; leave some out, pass a smaller rcond, or use lstsq_ex and read "
+                            "rank")
     return result
 
 

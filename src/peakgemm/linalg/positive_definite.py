@@ -106,7 +106,8 @@ def check_info(info: Any) -> None:
 
 
 def first_nonzero(info: Any) -> tuple[str, int] | None:
-    """Wait for LAPACK's ``info``: the first matrix of the batch where it is not 0, in words, and what it is there."""
+    """Wait for LAPACK's ``info``, or another int32 of each matrix: the first of the batch where it is not 0, in words,
+    and what it is there."""
     values = np.asarray(info.get() if hasattr(info, "get") else info.cpu() if hasattr(info, "cpu") else info)
     bad = np.argwhere(values)
     if not len(bad):

@@ -1,4 +1,4 @@
-"""The array API's test suite, on a namespace whose products, Cholesky factors and solves of float32 are peakgemm's."""
+"""The array API's test suite, on a namespace whose products and linear algebra of float32 are peakgemm's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from .outcomes import NOT_OURS, Around, Outcome, Recorder, name_of
 NAMESPACE = "peakgemm_namespace"
 # Not to be drawn. The suite needs a default integer and a complex dtype.
 OTHERS = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "float64", "complex128")
-OURS = "cholesky or solve or matmul"
+NAMES = ("cholesky", "solve", "inv", "det", "slogdet", "qr")
+OURS = " or ".join(("matmul", *NAMES))
 calls: Counter[str] = Counter()
 
 
@@ -34,29 +35,23 @@ def namespace(base: str, on_gpu: bool) -> ModuleType:
 
         torch.set_default_device("cuda")
 
-    def ours(theirs: Any, function: Callable[..., Any], named: Any) -> Any:
-        @wraps(named)  # whose signature is compared with the standard's
+    def ours(theirs: Any, function: Callable[..., Any]) -> Any:
+        @wraps(function)  # whose signature is compared with the standard's
         def call(x: Any, *args: Any, **kwargs: Any) -> Any:
             if any(y.dtype != under.float32 for y in (x, *args)):
                 return theirs(x, *args, **kwargs)
-            calls[named.__name__] += 1
+            calls[function.__name__] += 1
             return function(x, *args, **kwargs)
         return call
-
-    def solve(a: Any, b: Any) -> Any:
-        """The suite's matrices are diagonal: columns times the signs make them positive definite, and the solution
-        has the signs in turn."""
-        signs = under.sign(under.linalg.diagonal(a))
-        return pg.linalg.solve(a * signs[..., None, :], b) * (signs if b.ndim == 1 else signs[..., None])
 
     module, linalg = ModuleType(NAMESPACE), ModuleType(f"{NAMESPACE}.linalg")
     for copy, original in ((linalg, under.linalg), (module, under)):
         vars(copy).update({name: getattr(original, name) for name in dir(original) if not name.startswith("__")})
     module.__array_api_version__ = under.__array_api_version__
     module.linalg = linalg
-    linalg.cholesky = ours(under.linalg.cholesky, pg.linalg.cholesky, pg.linalg.cholesky)
-    linalg.solve = ours(under.linalg.solve, solve, pg.linalg.solve)
-    module.matmul = linalg.matmul = ours(under.matmul, pg.matmul, pg.matmul)
+    for name in NAMES:
+        setattr(linalg, name, ours(getattr(under.linalg, name), getattr(pg.linalg, name)))
+    module.matmul = linalg.matmul = ours(under.matmul, pg.matmul)
     sys.modules[NAMESPACE], sys.modules[linalg.__name__] = module, linalg
     return module
 

@@ -45,7 +45,16 @@ Verdict = tuple[list[str], dict[str, int], str]  # reasons, calls, samples that 
 
 def plain(op: Any, s: Any) -> Any:
     """The function."""
-    return op.op(s.input, *s.args, **s.kwargs)
+    result = op.op(s.input, *s.args, **s.kwargs)
+    return signed(*result) if op.name == "linalg.qr" else result
+
+
+def signed(q: Any, r: Any) -> tuple[Any, Any]:
+    """Q and R with a positive diagonal of R: their signs are a library's own."""
+    diagonal = r.detach().diagonal(dim1=-2, dim2=-1)
+    signs = torch.where(diagonal < 0, -torch.ones_like(diagonal), 1)
+    signs = torch.nn.functional.pad(signs, (0, r.shape[-2] - signs.shape[-1]), value=1)
+    return q * signs[..., None, :] if q.numel() else q, r * signs[..., None]
 
 
 def noncontiguous(op: Any, s: Any) -> Any:

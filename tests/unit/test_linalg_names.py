@@ -111,9 +111,9 @@ OF_TORCH: dict[str, Callable[[Any, Any], tuple[Any, Any]]] = {
     **{f"solve {batch}": lambda torch, t, b=batch: (linalg.solve(t(definite(*b, 9, 9)), t(normal(*b, 9, 4))),
                                                     torch.linalg.solve(t(definite(*b, 9, 9)), t(normal(*b, 9, 4))))
        for batch in ((), (2, 3))},
-    **{f"lu_factor {shape}": lambda torch, t, s=shape: tuple(x[part] for x in (
-        linalg.lu_factor_ex(t(normal(*s))), torch.linalg.lu_factor_ex(t(normal(*s)))) for part in (0,))
-       for shape in ((9, 9), (2, 9, 5), (3, 1, 5, 9))},
+    **{f"lu_factor {shape} {part}": lambda torch, t, s=shape, i=part: tuple(
+        of.lu_factor_ex(t(normal(*s)))[i] for of in (linalg, torch.linalg))
+       for shape, part in product(((9, 9), (2, 9, 5), (3, 1, 5, 9)), (0, 1, 2))},
     **{f"lu_solve {left} {trans}": lambda torch, t, f=(left, trans): tuple(
         of(*torch.linalg.lu_factor(t(normal(2, 9, 9))), t(normal(3, 1, *((9, 4) if f[0] else (4, 9)))), left=f[0],
            **flag) for of, flag in ((linalg.lu_solve, {"trans": f[1]}), (torch.linalg.lu_solve, {"adjoint": f[1]})))

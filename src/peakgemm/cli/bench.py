@@ -55,7 +55,7 @@ def command(
         parse.only_for("products", given, "suite linalg")
         _linalg(operation, seconds, arch, json)
         return
-    parse.only_for("linalg", {"--operation": operation}, "other suites")
+    parse.only_for("the suite linalg", {"--operation": operation}, "products")
     chosen = groups(suite or (None if shape else "square"), shape)
     variants = named(precision or [IEEE.precision], prepared)
     others = contenders.names(peers)

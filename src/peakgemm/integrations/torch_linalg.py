@@ -42,15 +42,16 @@ class Sizes(NamedTuple):
             and count * rows >= self.batch_total)
 
 
-# On an H100 (results/h100/linalg.json), by precision="emulated". Below these torch keeps the call.
+# On an H100 (results/h100/linalg.json), LU on an H200 (results/h200/linalg.json), by precision="emulated". Below these
+# torch keeps the call.
 FASTER = {
     "factor": Sizes(rows=1024),
     "factor, ieee": Sizes(rows=8192),
     "solve": Sizes(rows=512, columns=256, batch_columns=64),
     "inverse": Sizes(rows=1024),
     "gram": Sizes(rows=512, columns=512),
-    "lu": Sizes(rows=256),
-    "orthogonal": Sizes(rows=2048, columns=256, batch_rows=1 << 30),  # to be measured: the longer side, and the other
+    "lu": Sizes(rows=1024, batch_rows=128, batch_total=1 << 15),
+    "orthogonal": Sizes(rows=8192, columns=512, batch_rows=1 << 30),  # the longer side, and the other; not yet recorded
 }
 
 

@@ -103,7 +103,8 @@ def run(operation: Operation) -> Any:
             eager.touched(o.out)
         if o.stream is not None:
             for new in result if o.also else (result,):
-                eager.keep_for_stream(arrays if new is o.out else o.operands, new, stream_handle(o.stream))
+                read = {**(arrays if new is o.out else o.operands), **o.integers}
+                eager.keep_for_stream(read, new, stream_handle(o.stream))
     return result
 
 

@@ -80,7 +80,7 @@ def lu_solve(factor: Any, pivots: Any, b: Any, *, left: bool = True, trans: bool
         factor, pivots: as `lu_factor` returns them, of square matrices. What other pivots give on a GPU is undefined.
         b: float32, ``(..., N, M)``, or without ``left`` ``(..., M, N)``.
         trans: whether op(a) is the transpose.
-        out: written.
+        out: written; it may be ``b`` itself.
         precision, stream: as for `peakgemm.matmul`.
 
     Raises:
@@ -233,19 +233,18 @@ def _determinant(a: Any, whole: bool, precision: str, stream: Any) -> Any:
     def record(program: Program, m: dict[str, Matrix]) -> None:
         matrix = program.allocate(*m["a"].shape)
         count, n, _ = matrix.shape
-        pivots, info = program.allocate(count, 1, n), program.allocate(count, 1, 1)
+        pivots = program.allocate(count, 1, n)
         copy_rows(program, m["a"], matrix)
-        factor(program, matrix, pivots, info)
+        factor(program, matrix, pivots, m["info"])
         launch = leaves.determinant(program.arch, n, matrix.layout, count, whole=whole)
         program.kernel(launch, a=matrix, b=pivots, c=m["out"])
 
     def on_cpu(a: Any, out: Any) -> Any:
-        if whole:
-            return np.linalg.det(np.float64(a))[..., None, None]
-        return np.stack(np.linalg.slogdet(np.float64(a)), -1)[..., None, :]
+        both = np.linalg.det(np.float64(a))[..., None] if whole else np.stack(np.linalg.slogdet(np.float64(a)), -1)
+        return both[..., None, :], np.zeros(shape[:-2], np.int32)
 
     return run(Operation("det" if whole else "slogdet", {"a": a}, (*shape[:-2], 1, 2 - whole), record, on_cpu,
-                         precision=precision, stream=stream))
+                         also={"info": (shape[:-2], "int32")}, precision=precision, stream=stream))[0]
 
 
 def check_pivots(info: Any) -> None:

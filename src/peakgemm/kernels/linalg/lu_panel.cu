@@ -5,17 +5,17 @@
 // largest element, and sends that row to all blocks of the cluster; then all know the pivot's row, and eliminate.
 // The column that is eliminated is always v[0], for what is left of a row moves to the left as it is updated, and the
 // multiplier goes to its end: so one piece of code serves all columns, and at the end the row is in order.
-// The bottleneck is the chain from column to column: two reductions in a block, one across the cluster and a barrier of
-// each, some 1,000 cycles.
+// The bottleneck is the chain from column to column: reductions in a warp, a block and the cluster, a barrier of the
+// block, and candidates on their way between blocks (docs/notebook/25).
 //
 // C: the panel, of `rows` below each other. B: LAPACK's ipiv, int32, one for each column, counted from 1 and from the
 // matrix's first row, which is `first` rows above. C0: LAPACK's info, an int32 for each matrix: where it is 0 it becomes
 // the order of the first pivot that is. The workspace: how rows move (`exchange.cu`), 2 COLUMNS int32 for each matrix.
 
 #include "include/linalg/strides.cuh"
-#include "include/ptx/dependents.cuh"
 #include "include/ptx/bulk.cuh"
 #include "include/ptx/cp_async.cuh"
+#include "include/ptx/dependents.cuh"
 #include "include/ptx/mbarrier.cuh"
 
 constexpr int COLUMNS = 32 / ROWS, LARGEST_CLUSTER = 16, MOST_WARPS = 16, NOWHERE = 0x7fffffff;
@@ -53,7 +53,7 @@ __device__ __forceinline__ unsigned in_block(const void* place, int rank) {
   return there;
 }
 
-// By one warp: to all blocks, whose barriers count the bytes. A barrier of the cluster in its place takes 1,500 cycles more.
+// By one warp: to all blocks, whose barriers count the bytes. A barrier of the cluster in its place was most of the time.
 // A block alone stores for itself: asynchronous stores fault where a cluster has one block.
 __device__ __forceinline__ void send(Shared& shared, int turn, int rank, int cluster, Candidate candidate, int left) {
   constexpr int QUADS = COLUMNS / 4;
@@ -155,7 +155,8 @@ linalg_lu_panel(const float* A, const float* B, const float* C0, float* C, char*
       best = best_of_warp(best);
       if (lane == 0) shared.of_warps[turn][warp] = best;
       __syncthreads();
-      if (!alone && warp == warps - 1 && column > 0 && column + 1 < steps) {  // what was sent for the column before has been read
+      // What was sent for the column before has been read. Nobody waits to hear it of the last two columns.
+      if (!alone && warp == warps - 1 && column > 0 && column + 1 < steps) {
         const unsigned there = in_block(&shared.read[1 - turn], min(lane, s.cluster - 1));
         if (lane < s.cluster)
           asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(there) : "memory");

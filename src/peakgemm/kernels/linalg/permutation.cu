@@ -1,9 +1,10 @@
-// What LAPACK's pivots do to the rows of a matrix: the permutation, and its sign.
+// The permutation of a matrix's rows that LAPACK's pivots stand for.
 //
-// Idea: one thread exchanges as it is told, in shared memory, one pivot after the other: some 40 cycles each, beside
-// which a factorization takes 2,000. Where there are more rows than fit they are exchanged in global memory.
+// Idea: one thread exchanges one pair of rows after the other, in shared memory. Where there are more rows than fit
+// they are exchanged in global memory. The bottleneck is that chain.
 //
-// A: the pivots, int32, from 1 on, a row of `pivots` for each matrix; those that name no row are taken for the nearest. C: int32, `rows` for each matrix: which row comes there.
+// A: the pivots, int32, from 1 on, a row of `pivots` for each matrix; those that name no row are taken for the nearest.
+// C: int32, `rows` for each matrix: which row comes there.
 
 #include "include/linalg/strides.cuh"
 #include "include/ptx/dependents.cuh"

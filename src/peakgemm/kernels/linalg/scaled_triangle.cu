@@ -1,7 +1,8 @@
 // A lower triangle with its rows scaled, as the steps of a QR factorization need it (linalg/orthogonal.py):
-// GRAM: of a Gram matrix, rows and columns by powers of two of `threshold` at most, so that its diagonal lies from 1 to 4,
-// and a shift added to that. FACTOR: of the scaled matrix's factor, rows by the inverse of these, zeros above; a negative diagonal element
-// marks a column that was skipped. RESULT: of R^T, rows by given factors, zeros above; the rank is counted.
+// GRAM: of a Gram matrix, rows and columns by powers of two of `threshold` at most, so that its diagonal lies from 1 to
+// 4, and a shift added to that. FACTOR: of the scaled matrix's factor, rows by the inverse of these, zeros above; a
+// negative diagonal element marks a column that was skipped. RESULT: of R^T, rows by given factors, zeros above; the rank
+// is counted.
 //
 // Idea: tiles of 32 x 32 by way of shared memory, as in triangle.cu. The bottleneck is DRAM.
 //

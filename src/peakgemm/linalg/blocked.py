@@ -127,7 +127,10 @@ def solve(program: Program, lower: Matrix, inverses: Inverses, right: Matrix, ou
     size, width = lower.rows, inverses.width
     columns = right.columns
     blocks = range(-(-size // width))
-    between = program.allocate(*right.shape[:-2], min(width, size), columns)
+    batch, most = right.shape[:-2], min(width, size)
+    # Products read it beside the right-hand sides: laid out as these are.
+    between = (program.allocate(*batch, columns, most).mT if right.layout.row == 1 else
+               program.allocate(*batch, most, columns))
     for index in reversed(blocks) if transposed else blocks:
         first = index * width
         rows = min(width, size - first)

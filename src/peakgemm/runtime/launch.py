@@ -222,7 +222,7 @@ class Launcher:
 # tensor maps.
 MOST_PARAMETERS = 16
 _STREAM, _ADDRESSES, _POINTERS, _VALUES = 32, 56, 96, 96 + 8 * MOST_PARAMETERS
-_map = lru_cache(maxsize=64)(tensor_map.encode)
+_map = lru_cache(maxsize=512)(tensor_map.encode)  # a factorization has hundreds
 _pack = struct.Struct("=QQQ5Q").pack_into
 # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, of sm_90 and later: the blocks of a kernel may start before
 # the kernel ahead in its stream has ended, and wait for that themselves (include/ptx/dependents.cuh).

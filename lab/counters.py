@@ -106,9 +106,9 @@ def explain(number: int, ncu: dict[str, Any], own: dict[str, int]) -> str | None
             and len(set(differ.values())) == 1:
         return ("the profiler gives no wavefronts to LDGSTS.E.BYPASS.128 predicated by P0 (its source page shows their "
                 f"tag requests, and 0 wavefronts): {int(missing)} wavefronts, 4 each, are theirs")
-    # Rung 18: a wgmma of 64 x 128 x 16 reads 2 KB of A and 4 KB of B, 48 wavefronts of 128 bytes.
+    # Rung 17: a wgmma of 64 x 128 x 16 reads 2 KB of A and 4 KB of B, 48 wavefronts of 128 bytes.
     read = -differ.get("shared_wavefronts", 0)
-    if number == 18 and read > 0 and read % 48 == 0 and differ == {"shared_wavefronts": -read,
+    if number == 17 and read > 0 and read % 48 == 0 and differ == {"shared_wavefronts": -read,
                                                                    "shared_wavefronts_ideal": -read}:
         return (f"the profiler's totals hold what the tensor cores read of shared memory: {int(read)} wavefronts, 48 "
                 "for each wgmma; the simulator counts those of loads and stores")

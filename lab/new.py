@@ -1,7 +1,7 @@
 """A new rung of the ladder, begun from one that there is: its source, its row and its configurations.
 
     python -m lab.new rung swizzled_tile                     after the last rung
-    python -m lab.new rung swizzled_tile --like 4 --number 17
+    python -m lab.new rung swizzled_tile --like 4 --number 18
 
 Writes ``ladder/NN_name.cu`` (a copy of the rung ``--like``, its header to be filled in), the row in `registry.LADDER`
 and the entry in configs.json. All else follows from these: tests, commands, the simulator, the tables of the pages,

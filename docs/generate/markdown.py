@@ -12,6 +12,7 @@ from peakgemm.tools.bench.variants import IEEE, Variant
 
 Row = Mapping[str, Any]
 EMULATED = Variant("emulated")
+BOTH = (IEEE, EMULATED)
 
 # By M = N = K: FP32 products by GEMMul8 in TFLOPS, and cuBLAS SGEMM beside it on the same GPU, as published.
 GEMMUL8 = {1024: (8.7, 34), 2048: (32, 49), 4096: (86, 51), 8192: (130, 51), 16384: (164, 54)}
@@ -79,50 +80,52 @@ def suite_table(records: Sequence[Row]) -> str:
     are shown, in a table of their own."""
     return grid(("precision", "suite", "rows", "geometric mean", "wins", "worst", "at"), (
         (_label(Variant.of(e)), e["suite"], str(e["rows"]), f"{e['geomean']:.3f}", f"{100 * e['wins']:.0f} %",
-         f"{e['worst']:.3f}", e["worst_name"]) for e in suites_of(records) if Variant.of(e) in (IEEE, EMULATED)),
+         f"{e['worst']:.3f}", e["worst_name"]) for e in suites_of(records) if Variant.of(e) in BOTH),
         left=(0, 1, 6))
 
 
-def square_table(records: Sequence[Row], variants: Sequence[Variant] | None = None, least: int = 0) -> str:
-    """TFLOPS of the squares, and the ratio to cuBLAS in the same run, for each variant."""
+def square_table(records: Sequence[Row], least: int = 0, beyond: bool = True) -> str:
+    """TFLOPS of the squares and the ratio to cuBLAS in the same run, in IEEE and emulated arithmetic; ``beyond``: then
+    the ratios of other variants. What cuBLAS reached is the ladder's to say: its clock differs from run to run."""
     rows = [row for row in rows_of(records) if row["suite"] == "square" and row["shape"][0] >= least]
-    shown = [v for v in dict.fromkeys(map(Variant.of, rows)) if variants is None or v in variants]
-    lines = []
-    for size in sorted({row["shape"][0] for row in rows}):
-        at = {Variant.of(row): row for row in rows if row["shape"][0] == size}
-        cells = [str(size), f"{next(iter(at.values()))['cublas_tflops']:.1f}"]
-        for variant in shown:
-            row = at.get(variant)
-            cells += ["", ""] if row is None else [f"{row['tflops']:.1f}", f"{row['ratio_to_cublas']:.2f}"]
-        lines.append(cells)
-    header = ["M = N = K", "cuBLAS FP32"]
-    for variant in shown:
-        header += [_label(variant), "ratio"]
-    return grid(header, lines)
+    at = {(row["shape"][0], Variant.of(row)): row for row in rows}
+    sizes, others = sorted({size for size, _ in at}), [v for v in dict.fromkeys(map(Variant.of, rows)) if v not in BOTH]
+
+    def cell(size: int, variant: Variant, key: str, digits: int) -> str:
+        row = at.get((size, variant))
+        return "" if row is None else f"{row[key]:.{digits}f}"
+
+    parts = [grid(("M = N = K", *(x for v in BOTH for x in (f"{_label(v)}, TFLOPS", "of cuBLAS"))), [
+        (str(size), *(cell(size, v, *how) for v in BOTH for how in (("tflops", 1), ("ratio_to_cublas", 2))))
+        for size in sizes])]
+    if beyond and others:
+        parts.append(grid(("of cuBLAS, M = N = K", *map(_label, others)), [
+            (str(size), *(cell(size, v, "ratio_to_cublas", 2) for v in others))
+            for size in sizes if any((size, v) in at for v in others)]))
+    return "\n".join(parts)
 
 
 def overview(records: Sequence[Row]) -> str:
     """The README's: squares from 1024 in IEEE and emulated arithmetic, and how all suites' products come out."""
-    shown = (IEEE, EMULATED)
     said = "; ".join(f"{_label(variant)} {e['geomean']:.2f}, {e['worst']:.2f} at worst"
-                     for variant in shown for e in suites_of(records)
+                     for variant in BOTH for e in suites_of(records)
                      if e["suite"] == "all" and Variant.of(e) == variant)
     count = max((e["rows"] for e in suites_of(records) if e["suite"] == "all"), default=0)
     suites = f"\nGeometric mean of the ratios of all suites' {count} products: {said}.\n" if said else ""
-    return f"TFLOPS, and how many times as fast as cuBLAS:\n\n{square_table(records, shown, 1024)}{suites}"
+    return square_table(records, 1024, beyond=False) + suites
 
 
 def others_table(records: Sequence[Row]) -> str:
     """Our emulated products beside what others have published; empty without ours."""
     ours = {row["shape"][0]: row for row in rows_of(records)
             if row["suite"] == "square" and Variant.of(row) == EMULATED}
-    rows = [(str(size), f"{theirs:g}", f"{base:g}", f"{theirs / base:.2f}", f"{ours[size]['tflops']:.1f}",
-             f"{ours[size]['cublas_tflops']:.1f}", f"{ours[size]['ratio_to_cublas']:.2f}")
+    rows = [(str(size), f"{theirs:g}", f"{theirs / base:.2f}", f"{ours[size]['tflops']:.1f}",
+             f"{ours[size]['ratio_to_cublas']:.2f}")
             for size, (theirs, base) in GEMMUL8.items() if size in ours]
     if not rows:
         return ""
-    return grid(("M = N = K", "GEMMul8, GH200", "cuBLAS there", "ratio", "emulated, here", "cuBLAS here", "ratio"), rows
-                ) + f"\nTFLOPS. {GEMMUL8_SOURCE}\n"
+    return grid(("M = N = K", "GEMMul8, GH200, TFLOPS", "of cuBLAS there", "emulated, here, TFLOPS", "of cuBLAS here"),
+                rows) + f"\n{GEMMUL8_SOURCE}\n"
 
 
 def accuracy_table(record: Row) -> str:

@@ -36,20 +36,24 @@ def ladder_table(ladder: Record) -> str:
     """docs/ladder.md: one row per rung at 4096, and the other squares; a rung that no record holds says so."""
     sizes = [run["shape"][0] for run in runs_of(ladder)]
     by_size = {n: {r["number"]: r for r in rows_at(ladder, (n, n, n))} for n in sizes}
-    lines = ["| rung | idea | registers | blocks/SM | FFMA in loop | TFLOPS at 4096 | "
-             + " | ".join(f"of cuBLAS, {n}" for n in sizes) + " |",
-             "|---|---|---:|---:|---:|---:|" + "---:|" * len(sizes)]
+    lines = ["| rung | idea; *of a side branch, why to look* | TFLOPS at 4096 | "
+             + " | ".join(f"of cuBLAS, {n}" for n in sizes) + " |", "|---|---|---:|" + "---:|" * len(sizes)]
     shown = measured_rungs(by_size[SIZE])
     for kernel in shown:
-        r = by_size[SIZE][kernel.number]
-        lines.append(f"| [{kernel.label}](rungs/{kernel.page}.md) | {kernel.idea} | {r['registers']} "
-                     f"| {r['blocks_per_sm']} | {100 * r['ffma_fraction']:.0f} % | {r['tflops']:.1f} | "
+        lines.append(f"| {branch(kernel)}[{kernel.label}](rungs/{kernel.page}.md) | {kernel.idea}"
+                     + f"; *{kernel.aside}*" * bool(kernel.aside)
+                     + f" | {by_size[SIZE][kernel.number]['tflops']:.1f} | "
                      + " | ".join(f"{by_size[n][kernel.number]['ratio_to_cublas']:.3f}" for n in sizes) + " |")
-    lines += [f"| {kernel.label} | {kernel.idea} | | | | not measured | " + " | ".join("" for _ in sizes) + " |"
+    lines += [f"| {kernel.label} | {kernel.idea} | not measured | " + " | ".join("" for _ in sizes) + " |"
               for kernel in LADDER if kernel not in shown]
     base = " | ".join(f"{by_size[n][shown[-1].number]['cublas_tflops']:.1f}" for n in sizes)
-    lines.append(f"| cuBLAS FP32, TFLOPS | | | | | {by_size[SIZE][shown[-1].number]['cublas_tflops']:.1f} | {base} |")
+    lines.append(f"| cuBLAS FP32, TFLOPS | | {by_size[SIZE][shown[-1].number]['cublas_tflops']:.1f} | {base} |")
     return "\n".join(lines) + "\n"
+
+
+def branch(kernel: Kernel) -> str:
+    """What stands before the name of a rung that is off the main line."""
+    return "↳ " if kernel.aside else ""
 
 
 def caption(*records: Record) -> str:

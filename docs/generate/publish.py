@@ -117,12 +117,12 @@ class Checkout:
 
     def site_pages(self) -> Iterator[tuple[Path, str]]:
         """What the site has besides: a page of each rung, and the plots. None of it is kept in the repository."""
-        ladder, k1024, counters = (self.load(n) for n in ("ladder.json", "ladder-k1024.json", "counters.json"))
+        ladder, counters = self.load("ladder.json"), self.load("counters.json")
         bills = [one for record in self.load_any("bill.json") for one in record["bills"] if "parts" in one]
         rows = self._ladder()
         for kernel in pages.measured_rungs(rows):
             counted = pages.by_shape(counters, kernel.number)
-            sizes = [*pages.by_shape(ladder, kernel.number), *pages.by_shape(k1024, kernel.number)]
+            sizes = pages.by_shape(ladder, kernel.number)
             own = [one for one in bills if one["number"] == kernel.number]
             yield (self.root / "docs" / "rungs" / f"{kernel.page}.md",
                    pages.rung_page(kernel, rows, counted, sizes, own))
@@ -210,9 +210,8 @@ class Checkout:
         """Every plot: its file, and what draws it, so many pixels wide."""
         docs = self.root / "docs"
         bench = [(name, precision) for name, precision in PRECISIONS if (self.results / f"{name}.json").exists()]
-        climb = ["ladder.json", *(f"{name}.json" for name, _ in bench)]
-        yield docs / "ladder.svg", partial(self._figure, climb, "climb", width)
-        yield docs / "ladder-sizes.svg", partial(self._figure, ["ladder-k1024.json"], "speed-k1024", width)
+        yield docs / "ladder.svg", partial(self._figure, ["ladder.json"], "climb", width)
+        yield docs / "ladder-sizes.svg", partial(self._figure, ["ladder.json"], "speed-squares", width)
         for name, precision in bench:
             draw = partial(self._bench_plot, f"{name}.json", precision, width)
             yield docs / f"{name.removesuffix('-ieee')}.svg", draw

@@ -56,6 +56,12 @@ def _ratio(rows: Iterable[Row], peer: str | None = None) -> float:
     return geometric_mean([ratio for ratio in found if ratio is not None])
 
 
+def _square(record: Record) -> str:
+    """The ratio to cuBLAS of the square of 8192."""
+    return next(f"{row['ratio_to_cublas']:.2f}" for row in record["rungs"]
+                if row["suite"] == "square" and row["shape"] == [8192] * 3)
+
+
 def _of_ours(row: Row) -> float:
     """CUTLASS's speed over ours."""
     return float(row["peers"]["cutlass"]["ratio_to_cublas"] / row["ratio_to_cublas"])
@@ -204,6 +210,8 @@ SASS = "sm_90/sass-check.json"
 REGISTERS = "h100/registers.json"
 IEEE, EMULATED = "peakgemm:ieee", "peakgemm:emulated"
 VALUES = {
+    "squares.ieee": Value("h100/bench-ieee.json", _square),
+    "squares.emulated": Value("h100/bench-emulated.json", _square),
     "cutlass.rows": Value(BENCH, lambda r: str(len(r["rungs"]))),
     "cutlass.cutlass": Value(BENCH, lambda r: f"{_ratio(r['rungs'], 'cutlass'):.2f}"),
     "cutlass.triton": Value(BENCH, lambda r: f"{_ratio(r['rungs'], 'triton'):.2f}"),

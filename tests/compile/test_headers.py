@@ -41,7 +41,7 @@ def recipes() -> list[Recipe]:
 def refused(header: str, recipe: Recipe) -> str:
     """The compiler's log of that header with the macros of ``recipe`` and nothing before it; empty: it compiles.
 
-    Rung 18 defines its scheme itself.
+    Rung 17 defines its scheme itself.
     """
     macros = [f"--define-macro={name}={value}" for name, value in ({"SCHEME": 0} | recipe.macros).items()]
     target = f"-arch={recipe.arch.replace('sm_', 'compute_')}"

@@ -158,7 +158,7 @@ def test_macros_and_listing(run) -> None:
 
 
 def test_what_needs_no_nvdisasm_and_an_instruction_that_no_table_has(monkeypatch: pytest.MonkeyPatch, run) -> None:
-    subject = named("18", "sm_90")
+    subject = named("17", "sm_90")
     known = encoding._entries("sm_90")
     tensor = {word.opcode for word in Program.of(subject.cubin).words if word.name == "HGMMA"}
     with monkeypatch.context() as patch:

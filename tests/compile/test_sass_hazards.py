@@ -19,7 +19,7 @@ from seldom import exhaustive
 from tests.support.mutate import draws
 
 
-@pytest.mark.parametrize("number", [0, 3, 5, 7, 11, 13, 15, 18])
+@pytest.mark.parametrize("number", [0, 3, 5, 7, 11, 13, 15, 17])
 def test_no_false_alarm(number: int) -> None:
     assert check_cubin(of_rung(number)) == []
 

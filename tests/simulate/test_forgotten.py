@@ -20,7 +20,7 @@ from seldom import exhaustive
 
 pytestmark = pytest.mark.usefixtures("many_lanes")
 
-COPIES, TENSOR = rung(15), rung(18)
+COPIES, TENSOR = rung(15), rung(17)
 BOXES = Case(128, 256, 16 * 14, pad=4, values="integers", kernel=COPIES, config=None)  # the ring goes round twice
 CHUNKS = Case(128, 128, 320, alpha=1.0, beta=0.0, kernel=TENSOR, config=None)  # five, so that the ring goes round
 CLUSTER = Case(64, 32, 48, config=SpecialisedConfig(32, 32, 8, 4, 4, stages=8, raster=4, producers=128, slices=4,
@@ -53,7 +53,7 @@ FORGOTTEN = {
     "never released": (BOXES, "deadlock", [(RELEASE, "")]),
     "more bytes than come": (BOXES, "deadlock", [("bulk_expect(barrier, BOX_B)", "bulk_expect(barrier, BOX_B + 16)")]),
     "a swizzle": (BOXES, WRONG, [("(from ^ (from >> 3 & (ROW - 1) & ~15))", "from")]),
-    # Rung 18: tensor cores.
+    # Rung 17: tensor cores.
     "no fence": (CHUNKS, "async_proxy", [("      fence_for_async_proxy();\n", "")]),
     "loaders lap the phases": (CHUNKS, "deadlock", [("      mbarrier_wait(empty + 8 * stage, parity ^ 1);\n", "")]),
     "no wait for a chunk": (CHUNKS, "shared_race", [("    mbarrier_wait(full + 8 * stage, parity);\n", "")]),

@@ -20,7 +20,7 @@ DOCS = (Path(__file__).parents[2] / "docs").resolve()
 RUN_HERE = ("emulation.md", "inspect.md", "simulator.md", "explorer.md", "accuracy.md", "large.md", "reproducible.md",
             "precisions.md", "arrays.md", "linalg.md")
 SLOW = ("jax.md",)  # for make test-all
-ON_A_GPU = ("ladder.md", "../README.md")
+ON_A_GPU = ("index.md", "ladder.md", "../README.md")
 ELSEWHERE = ("api.md", "sass.md", "torch.md", "distributed.md")
 
 

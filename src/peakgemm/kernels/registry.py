@@ -77,7 +77,8 @@ class Kernel:
     ``patched`` marks a rung whose source is another's (``source_name``) and whose loop is built anew in the cubin:
     see `patched`. ``peak`` is the ceiling of its arithmetic in multiples of the FP32 peak, ``rounding`` what it may be
     off, in eps |A||B|, beyond a chain of FMAs. ``bare_loop``: its main loop is FFMAs and loads of their fragments, so
-    that it is known how well a compiler can do (`shortfall`).
+    that it is known how well a compiler can do (`shortfall`). ``aside``: why to look at a rung that is off the ladder's
+    main line, on which each rung is faster than the one before; empty on it.
     """
 
     number: int
@@ -100,6 +101,7 @@ class Kernel:
     named: Mapping[str, Config] = field(default_factory=dict)
     overrides: Mapping[str, Config] = field(default_factory=dict)
     bare_loop: bool = False
+    aside: str = ""
     family: Family = RUNG
 
     @property
@@ -245,18 +247,23 @@ def _rung(number: int, name: str, idea: str, constraints: Callable[[Any], Iterat
                   overrides=overrides, tunes=tunes, **more)
 
 
+# By number, without gaps. Rungs without an ``aside`` are the main line: each is faster than the one before at 4096 on
+# an H100 (results/h100/ladder.json). Tables, pictures and chapters take the order from here.
 LADDER: tuple[Kernel, ...] = (
     _rung(0, "naive", "one output a thread, lanes along the rows of C", one_output),
     _rung(1, "coalesced", "lanes along the columns of C", one_output),
     _rung(2, "register_tile", "4x4 outputs a thread, float4 straight from global memory", direct,
-          tunes=frozenset({"passes", "fragments"}), vectors="abc"),
+          tunes=frozenset({"passes", "fragments"}), vectors="abc",
+          aside="how far caches carry a kernel without shared memory; rung 06 is the first that passes it"),
     _rung(3, "shared_tile", "32x32 tiles in shared memory, with bank conflicts", square_tile,
-          _tiles(transposed=False)),
+          _tiles(transposed=False),
+          aside="what a mistake costs: all 32 lanes of a load meet in one bank, and rung 04 repairs it with a word"),
     _rung(4, "padded_tile", "a pad of one word ends the conflicts", square_tile, _tiles(1, 1, transposed=False)),
     _rung(5, "vectorised_tile", "float4 everywhere, next tile preloaded into registers", one_float4,
           _tiles(4, transposed=False), vectors="abc"),
     _rung(6, "block_tile_64", "64x64 block, 4x4 a thread", one_float4, _tiles(4, transposed=False), vectors="abc"),
-    _rung(7, "thread_tile_8x8", "128x128 block, 8x8 a thread", one_float4, _tiles(transposed=False), vectors="abc"),
+    _rung(7, "thread_tile_8x8", "128x128 block, 8x8 a thread", one_float4, _tiles(transposed=False), vectors="abc",
+          aside="what other tutorials do next, and what it costs: A as it lies takes 150 registers, one block an SM"),
     _rung(8, "transposed_a", "A transposed in shared memory: fragments by LDS.128", one_float4, _tiles(),
           vectors="abc"),
     _rung(9, "quadrants", "fragments in 4x4 quadrants: no conflict on B", one_float4, _tiles(), vectors="abc"),
@@ -264,18 +271,20 @@ LADDER: tuple[Kernel, ...] = (
     _rung(11, "double_fragments", "fragments double-buffered too: the template of the tile table", template, _tiles(),
           dynamic=True, tunes=frozenset({"stages", "fragments", "min_blocks"}), vectors="abc"),
     _rung(12, "warp_tile", "lanes in a compact warp tile: fragment reads multicast", warp_staged, _tiles(4),
-          dynamic=True, tunes=frozenset({"fragments", "min_blocks"}), vectors="abc"),
+          dynamic=True, tunes=frozenset({"fragments", "min_blocks"}), vectors="abc",
+          aside="CUTLASS's layout of lanes: slower by itself, and what the copies of rung 13 stand on"),
     _rung(13, "cp_async", "cp.async in stages; four-byte copies transpose A", multistage, _tiles(4), dynamic=True,
           tunes=frozenset({"stages", "fragments", "min_blocks"}), vectors="b", needs=("cp.async",)),
     _rung(14, "large_tile", "8x16 a thread, 128x256 a block, rasterised for L2", multistage, _tiles(4), dynamic=True,
           tunes=frozenset({"stages", "fragments", "raster", "min_blocks"}), vectors="b", needs=("cp.async",),
           family=EDITED),
     _rung(15, "warp_specialised", "warps that copy (TMA) beside warps that compute, on a ring of mbarriers",
-          boxes, _boxes, dynamic=True, tunes=frozenset({"stages", "raster"}), vectors="ab", needs=("setmaxnreg",)),
+          boxes, _boxes, dynamic=True, tunes=frozenset({"stages", "raster"}), vectors="ab", needs=("setmaxnreg",),
+          aside="Hopper's way, in which some warps only copy: slower than rung 14 here, and what rung 17 stands on"),
     _rung(16, "sass_tuned", "rung 14, the SASS of its loop built anew: registers, order, control bits", multistage,
           _tiles(4), dynamic=True, tunes=frozenset({"stages", "fragments", "raster", "min_blocks"}), vectors="b",
           needs=("cp.async",), source_name="14_large_tile", patched=True, family=EDITED),
-    _rung(18, "tensor_cores", "FP32 accuracy from FP16 tensor cores: split on the way in, three products", split_tile,
+    _rung(17, "tensor_cores", "FP32 accuracy from FP16 tensor cores: split on the way in, three products", split_tile,
           _split_tiles, dynamic=True, tunes=frozenset({"stages", "raster"}), vectors="ac", needs=("wgmma",),
           # Three products at 2048 FP16 multiply-adds a clock and SM (Hopper's white paper), beside 128 FFMA.
           peak=16 / 3,
@@ -298,14 +307,8 @@ def rung(number: int) -> Kernel:
 
 
 def numbers() -> str:
-    """The numbers of the ladder's rungs, ``00-16,18``: not all up to the last are rungs."""
-    spans: list[list[int]] = []
-    for kernel in LADDER:
-        if spans and kernel.number == spans[-1][1] + 1:
-            spans[-1][1] = kernel.number
-        else:
-            spans.append([kernel.number] * 2)
-    return ",".join(f"{first:02}" if first == last else f"{first:02}-{last:02}" for first, last in spans)
+    """The numbers of the ladder's rungs, ``00-17``."""
+    return f"{LADDER[0].number:02}-{LADDER[-1].number:02}"
 
 
 def supported(arch: Architecture) -> tuple[Kernel, ...]:

@@ -49,32 +49,30 @@ def speed(lines: Sequence[Line], peak: float | None, title: str, x_title: str, w
     return chart
 
 
-def climb(rungs: Sequence[Row], library: Sequence[tuple[str, float, float]], cublas: float, peak: float, title: str,
+def climb(rungs: Sequence[Row], asides: Mapping[int, str], cublas: float, peak: float, title: str,
           width: int) -> Chart:
-    """The whole climb at one size on a logarithmic axis: rungs, then the library's own products.
+    """The climb at one size on a linear axis: a line through the rungs of the main line, rings for side branches.
 
-    ``library`` holds (label, TFLOPS, ratio to cuBLAS in its own run).
+    ``asides``: why to look at a rung that is off the main line, by number.
     """
-    narrow = width < NARROW
-    entries = [(rung_name(row), row["tflops"], row["ratio_to_cublas"], rung_class(row["number"])) for row in rungs]
-    entries += [(label, tflops, ratio, "s6") for label, tflops, ratio in library]
-    height = 21
-    chart = Chart(width, 102 + height * len(entries) + 12 * bool(library), title,
-                  (44, 58, 44, 152 if narrow else 176))
-    low = min(value for _, value, _, _ in entries)
-    x = chart.x_scale(0.8 * low, 1.1 * max(peak, *(value for _, value, _, _ in entries)), log=True)
-    chart.x_axis(x, "TFLOPS, logarithmic", text=lambda v: f"{v:g}")
-    for value, words, kind, above in ((cublas, f"cuBLAS {cublas:.1f}", "s6", 28),
-                                      (peak, f"peak {peak:.1f}", "ink", 14)):
+    step = 21
+    chart = Chart(width, 108 + step * len(rungs), title, (64, 50, 44, 152 if width < NARROW else 176))
+    chart.legend([("s0", "main line"), ("ring s5", "side branch")], 16)
+    x = chart.x_scale(0, 1.04 * max(peak, *(row["tflops"] for row in rungs)))
+    chart.x_axis(x, "TFLOPS", text=lambda v: f"{v:g}")
+    for value, words, kind, above in ((cublas, f"cuBLAS {cublas:.1f}", "s6", 56),
+                                      (peak, f"peak {peak:.1f}", "ink", 42)):
         chart.line([(x(value), above + 4), (x(value), chart.bottom)], f"{kind} thin dash", words)
-        chart.say(x(value) - 4, above + 4, words, f"{kind if kind != 'ink' else 'soft'} small end")
-    for place, (label, value, ratio, kind) in enumerate(entries):
-        y = chart.top + 14 + height * place + 12 * (place >= len(rungs))
-        chart.say(6, y + 4, label, "bold" if place >= len(rungs) else "")
-        chart.line([(chart.left, y), (x(value), y)], f"{kind} faint")
-        hint = f"{label}: {value:.2f} TFLOPS, {ratio:.3f} of cuBLAS in the same run"
-        chart.dot(x(value), y, kind, hint, 5)
-        chart.say(x(value) + 9, y + 4, f"{value:.1f}" if value >= 10 else f"{value:.2f}", "small halo")
+        chart.say(x(value) - 4, above, words, f"{kind if kind != 'ink' else 'soft'} small end")
+    places = [chart.top + 14.0 + step * place for place in range(len(rungs))]
+    chart.line([(x(row["tflops"]), y) for row, y in zip(rungs, places, strict=True)
+                if row["number"] not in asides], "s0")
+    for row, y in zip(rungs, places, strict=True):
+        label, value, aside = rung_name(row), row["tflops"], asides.get(row["number"], "")
+        chart.say(18 if aside else 6, y + 4, label, "soft" if aside else "bold")
+        hint = f"{label}: {value:.2f} TFLOPS, {row['ratio_to_cublas']:.3f} of cuBLAS in the same run"
+        chart.dot(x(value), y, "ring s5" if aside else "s0", f"{hint}. Side branch: {aside}" if aside else hint, 5)
+        chart.say(width - 6, y + 4, f"{value:.1f}" if value >= 10 else f"{value:.2f}", "small end")
     return chart
 
 

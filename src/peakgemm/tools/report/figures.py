@@ -9,6 +9,7 @@ from math import isfinite
 from statistics import median
 from typing import Any
 
+from ...kernels.registry import LADDER
 from ..bench.columns import rung_name
 from ..bench.variants import IEEE, Variant
 from . import charts
@@ -113,17 +114,13 @@ def _climb(data: Data) -> Iterator[Figure]:
     at = ladder_at(data)
     if at and data.device:
         source, size, rows = at
-        library = _library(data)
-        products = [(f"{name}, the library", *library[name][size]) for name in LIBRARY if size in library.get(name, ())]
-        own = [(label, row["tflops"], row["ratio_to_cublas"]) for label, row, _ in products]
         title = f"The climb at {size}"
         yield Figure(
-            "climb", title, f"TFLOPS of every rung at M = N = K = {size}"
-            + (", then the library's own products at the same size" if own else "") + ". The axis is logarithmic. "
-            "Lines: cuBLAS in plain FP32, in the ladder's run, and the FP32 peak of the GPU at its highest clock. "
-            "Emulated products run on tensor cores, which the FP32 peak does not bound.",
-            _distinct([source, *(one for *_, one in products)]),
-            partial(charts.climb, rows, own, rows[-1]["cublas_tflops"], peak_tflops(data.device), title))
+            "climb", title, f"TFLOPS of every rung at M = N = K = {size}. On the main line each rung is faster than "
+            "the one before; a side branch shows what another way gives, or what a mistake costs. Dashed: cuBLAS in "
+            "plain FP32 in the same run, and the FP32 peak of the GPU at its highest clock.", (source,),
+            partial(charts.climb, rows, {kernel.number: kernel.aside for kernel in LADDER if kernel.aside},
+                    rows[-1]["cublas_tflops"], peak_tflops(data.device), title))
 
 
 def _distinct(sources: Sequence[Source]) -> tuple[Source, ...]:

@@ -26,10 +26,11 @@ from peakgemm.cli.examples import EXAMPLES
 from peakgemm.tools.simulator.front.arguments import argument
 
 # What these find is kept elsewhere: in the cache, in a page.
-WITHOUT_JSON = {"cache clear", "cache warm", "explore", "report", "sass apply", "sass optimize", "tune"}
+WITHOUT_JSON = {"cache clear", "cache warm", "exercise", "explore", "report", "sass apply", "sass optimize", "tune"}
 # A line of the command line, and words of the one message with which it ends: value, limit or remedy. Every command
 # has a line.
 MISTAKES = {
+    "exercise 14": "rung 14 has no exercise; 00 to 10", "exercise 3 --check": "write it with: peakgemm exercise 03",
     "ladder --rungs 99": "unknown rung 99|14 large_tile", "ladder --rungs 07-03": "write 03-07",
     "ladder --arch sm_42": "'sm_42'|sm_75, sm_80", "ladder --arch sm_75 --rungs 13": "needs sm_80",
     "ladder --size none": "'none'|a number such as 4096", "ladder --size 1024,9999999999": "'9999999999'|2147482624",

@@ -27,6 +27,8 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
                 ("peakgemm explore --serve", "every rung, on localhost"),
                 ("peakgemm explore my.cu --grid 4x4 --block 256 --arg f32:4096:normal --arg 64 -o my.html",
                  "a kernel of your own")),
+    "exercise": (("peakgemm exercise 04", "a kernel with bank conflicts, in exercise_04.cu"),
+                 ("peakgemm exercise 04 --check", "what is still wrong with it")),
     "inspect": (("peakgemm inspect 14", "a rung: resources, main loop, register reads"),
                 ("peakgemm inspect 13 --compare 14", "two kernels side by side"),),
     "inspect show": (("peakgemm inspect 14 --listing", "PTX and SASS of the main loop"),

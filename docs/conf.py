@@ -17,6 +17,7 @@ html_title = f"peakgemm {__version__}"
 html_static_path = ["_static"]
 html_favicon = "_static/favicon.svg"
 html_css_files = ["drawing.css", "site.css"]  # the first is the explorer's: docs/generate/site.py puts it there
+html_js_files = ["site.js"]
 html_copy_source = False
 html_show_sphinx = False
 

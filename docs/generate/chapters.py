@@ -13,10 +13,12 @@ from typing import Any
 
 from docs.generate.drawings import drawings
 from docs.generate.explorer import ARCH
+from docs.generate.lessons import LESSONS
 from peakgemm.kernels.registry import Kernel
 from peakgemm.tools.explore.kernels import problem_for
 
 Drawing = Mapping[str, Any]
+Shape = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -28,33 +30,7 @@ class Picture:
     says: str
 
 
-PICTURES: dict[int, Picture] = {
-    0: Picture("global", False, "Each lane of the warp reads another row of A: of each sector that is moved, one float "
-                                "is used."),
-    1: Picture("global", True, "The costliest load of the loop. Neighbouring lanes now read neighbouring floats of a "
-                               "row of B, and all of them the same float of A."),
-    2: Picture("load", True, "More arithmetic for each load: a float that is loaded is used by four results and more."),
-    3: Picture("shared", False, "A warp reads one float of Bs in each lane. All of them lie in one bank."),
-    4: Picture("shared", True, "The same read. With one more word in each row, the 32 words lie in 32 banks."),
-    5: Picture("load", True, "Four floats a load, and the next tile is on its way while this one is multiplied."),
-    6: Picture("load", True, "More arithmetic for each load from shared memory."),
-    7: Picture("load", True, "More arithmetic again: 64 FMAs for each step along K."),
-    8: Picture("load", True, "Where columns of As were read for four steps of K at a time, and kept, two loads a step "
-                             "suffice."),
-    9: Picture("shared", True, "The read of B's fragment, 16 bytes a lane: lanes that meet in a bank, and lanes side "
-                               "by side."),
-    10: Picture("barrier", True, "Around the barrier between two tiles: one in the place of two."),
-    11: Picture("load", True, "Around loads from shared memory. In rung 10 the FMAs that follow use what was just "
-                              "loaded; here they use what was loaded a step before."),
-    12: Picture("shared", True, "The costliest load of the loop. Lanes share their words, so that a wavefront serves "
-                                "more of them."),
-    13: Picture("run", True, "Whole runs. Copies of more than one tile are on their way at a time, and no register "
-                             "holds them meanwhile."),
-    14: Picture("load", True, "More arithmetic for each load from shared memory: 128 FMAs for each step along K."),
-    15: Picture("run", True, "Whole runs. Where all warps did everything, eight warps compute, and four others copy."),
-    18: Picture("run", False, "The whole run. Two groups of warps take turns at the tensor cores; the last four load, "
-                              "split and store the operands."),
-}
+PICTURES = {number: Picture(lesson["view"], lesson["beside"], lesson["says"]) for number, lesson in LESSONS.items()}
 OTHER = Picture("run", False, "The whole run.")
 KEYS = {
     "shared": "A column is a bank, a row a wavefront; in a cell stands the lane whose word it is (4+: the first of "
@@ -66,29 +42,43 @@ KEYS = {
 TICKS = "A tick of the timeline is an instruction of a warp, not a cycle."
 
 
-def figures(traces: Mapping[int, dict[str, Any]], pairs: Sequence[tuple[Kernel, Kernel | None]]) -> dict[int, str]:
-    """The picture of each rung as HTML, by its number; ``pairs``: rungs with those before them.
+def shape_of(*shown: Kernel) -> Shape:
+    """The problem that rungs are shown on side by side: the same for all, and enough for each."""
+    m, n, k = (max(sizes) for sizes in zip(*(problem_for(kernel, ARCH) for kernel in shown), strict=True))
+    return m, n, k
+
+
+def shown_for(kernel: Kernel, before: Kernel | None) -> list[Kernel]:
+    """The rungs of a chapter's explorer, the one of the chapter last."""
+    return [kernel] if before is None else [before, kernel]
+
+
+def figures(traces: Mapping[tuple[int, Shape], dict[str, Any]], pairs: Sequence[tuple[Kernel, Kernel | None]]
+            ) -> dict[int, str]:
+    """The picture of each rung as HTML, by its number; ``pairs``: rungs with those before them, ``traces`` by rung and
+    problem.
 
     Raises:
         MissingComponent: see `drawings`.
     """
-    wanted: list[tuple[Kernel, Picture, list[Kernel]]] = []
+    wanted: list[tuple[Kernel, Picture, list[Kernel], Shape]] = []
     for kernel, before in pairs:
-        picture = PICTURES.get(kernel.number, OTHER)
-        wanted.append((kernel, picture, [before, kernel] if picture.beside and before is not None else [kernel]))
-    drawn = iter(drawings([(traces[one.number], picture.view) for _, picture, shown in wanted for one in shown]))
-    return {kernel.number: figure(picture, [(one, next(drawn)) for one in shown]) for kernel, picture, shown in wanted}
+        picture, both = PICTURES.get(kernel.number, OTHER), shown_for(kernel, before)
+        wanted.append((kernel, picture, both if picture.beside else [kernel], shape_of(*both)))
+    drawn = iter(drawings([(traces[one.number, shape], picture.view)
+                           for _, picture, shown, shape in wanted for one in shown]))
+    return {kernel.number: figure(picture, shape, [(one, next(drawn)) for one in shown])
+            for kernel, picture, shown, shape in wanted}
 
 
-def figure(picture: Picture, drawn: Sequence[tuple[Kernel, Drawing]]) -> str:
+def figure(picture: Picture, shape: Shape, drawn: Sequence[tuple[Kernel, Drawing]]) -> str:
     """One picture: the drawings of one rung or two, what each says in numbers, and where the explorer shows it."""
     kernel = drawn[-1][0]
     parts = [f"<p>{escape(picture.says)}</p>"]
     for one, drawing in drawn:
         marks = " ".join(f'data-{name}="{drawing[name]}"' for name in ("count", "ideal") if name in drawing)
         kind = "view" if marks else "view time"
-        m, n, k = problem_for(one, ARCH)  # of each rung its own: enough for all of its stages
-        said = f"<strong>{escape(one.label)}</strong>, {m} x {n} x {k}: {_said(drawing)}"
+        said = f"<strong>{escape(one.label)}</strong>, {' x '.join(map(str, shape))}: {_said(drawing)}"
         parts.append(f'<div class="{kind}" data-kernel="{one.number:02}" {marks}><p>{said}</p>{drawing["svg"]}</div>')
     if picture.view not in KEYS:
         parts.append(table(drawn))

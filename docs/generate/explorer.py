@@ -57,9 +57,9 @@ def build_site(out: Path, pyodide: Path, cache: Path, shown: Sequence[Kernel] = 
     write(out / "index.html", page([linked_trace(kernel) for kernel in shown], about=EXPLORED + LINK))
 
 
-def linked_trace(kernel: Kernel) -> dict[str, Any]:
+def linked_trace(kernel: Kernel, shape: tuple[int, int, int] | None = None) -> dict[str, Any]:
     """The trace of a rung with the SASS of its main loop."""
-    trace = rung_trace(kernel, ARCH)
+    trace = rung_trace(kernel, ARCH, shape)
     return {**trace, "sass": rung_sass(kernel, trace, ARCH)}
 
 

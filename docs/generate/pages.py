@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from docs.generate.markdown import bill_table
+from docs.generate.markdown import bill_table, grid
 from peakgemm.kernels.registry import LADDER, Kernel
 from peakgemm.runtime.source import header_comment
 from peakgemm.tools.bench.records import runs_of
@@ -111,7 +111,7 @@ def counter_table(counters: list[tuple[str, Row]]) -> list[str]:
     lines = ["| counter | " + " | ".join(title for title, _ in columns) + " |", "|---|" + "---:|" * len(columns)]
     for name in columns[0][1]:
         values = [c.get(name) for _, c in columns]
-        if name != "kernel" and any(v is not None for v in values):
+        if name != "kernel" and any(values):
             lines.append(f"| {name.replace('_', ' ')} | " + " | ".join(figure(v) for v in values) + " |")
     reasons = {row["explained"] for _, row in counters if row.get("explained")}
     return [*lines, *(f"\nWhere the columns differ: {reason}." for reason in sorted(reasons))]
@@ -127,26 +127,32 @@ def rung_page(kernel: Kernel, rows: Mapping[int, Row], counters: list[tuple[str,
     for title, body in zip(parts[::2], parts[1::2], strict=True):
         said = " ".join(body.split())
         lines += [f"**{title}.** {said[0].upper()}{said[1:]}", ""]
-    lines += [
-             f"Source: `src/peakgemm/kernels/{kernel.file}`. Try: `peakgemm ladder --rungs {kernel.number:02} "
-             f"--explain {kernel.number:02}`.", "",
-             *(["Its code is [tuned in SASS](../sass-tuning.md).", ""] if kernel.patched else []),
-             "## Facts (default configuration, sm_90)", "",
-             "| block x BK / thread | registers | spills | shared bytes | threads | blocks/SM | limited by "
-             "| loop instructions | FFMA | bytes/FLOP |", "|---|" + "---:|" * 9,
-             f"| {kernel.default.label()} | {r['registers']} | {r['spill_bytes']} | {r['shared_bytes']} "
-             f"| {r['threads']} | {r['blocks_per_sm']} | {r['limited_by']} | {r['loop_instructions']} "
-             f"| {100 * r['ffma_fraction']:.1f} % | {r['bytes_per_flop']:.3f} |", "",
-             "## Measured on an H100", "", "| M x N x K | TFLOPS | of cuBLAS | 10-90 % | error / eps | cuBLAS's |",
-             "|---|---:|---:|---|---:|---:|"]
-    lines += [f"| {shape} | {row['tflops']:.2f} | {row['ratio_to_cublas']:.3f} "
-              f"| {row['ratio_spread'][0]:.3f}-{row['ratio_spread'][1]:.3f} | {row['max_error']:.2f} "
-              f"| {row['reference_error']:.2f} |" for shape, row in all_sizes]
+    lines += [f"Source: `src/peakgemm/kernels/{kernel.file}`. Try: `peakgemm ladder --rungs {kernel.number:02}`.", "",
+              *(["Its code is [tuned in SASS](../sass-tuning.md).", ""] if kernel.patched else []), "## Figures"]
+    facts = (("block x BK / thread", kernel.default.label()), ("registers a thread", r["registers"]),
+             ("bytes spilled", r["spill_bytes"]), ("shared memory, bytes", r["shared_bytes"]),
+             ("threads a block", r["threads"]),
+             ("blocks per SM", f"{r['blocks_per_sm']}, limited by {r['limited_by']}"),
+             ("instructions of the loop", f"{r['loop_instructions']}, {100 * r['ffma_fraction']:.1f} % FFMA"),
+             ("bytes asked of global memory, a FLOP", f"{r['bytes_per_flop']:.3f}"))
+    lines.append(folded("Resources and main loop, default configuration on sm_90",
+                        grid(("", ""), [(name, str(value)) for name, value in facts if value != 0])))
+    lines.append(folded("Measured on an H100", grid(
+        ("M x N x K", "TFLOPS", "of cuBLAS", "10-90 %", "error / eps", "cuBLAS's"), [
+            (shape, f"{row['tflops']:.2f}", f"{row['ratio_to_cublas']:.3f}",
+             f"{row['ratio_spread'][0]:.3f}-{row['ratio_spread'][1]:.3f}", f"{row['max_error']:.2f}",
+             f"{row['reference_error']:.2f}") for shape, row in all_sizes])))
     if bills:
-        lines += ["", "## [Where the issue slots go](../bill.md)", "", bill_table(bills).rstrip()]
+        lines.append(folded("Where the issue slots go", bill_table(bills) + "\n[How it is counted](../bill.md)."))
     if counters:
-        lines += ["", "## Nsight Compute, and the simulator", "", *counter_table(counters)]
+        lines.append(folded("Nsight Compute, and the simulator", "\n".join(counter_table(counters))))
     return "\n".join(lines) + "\n"
+
+
+def folded(title: str, body: str) -> str:
+    """Markdown that a reader opens."""
+    return (f"\n```{{raw}} html\n<details><summary>{title}</summary>\n```\n\n{body.strip()}\n\n"
+            "```{raw} html\n</details>\n```\n")
 
 
 def figure(value: float | None) -> str:

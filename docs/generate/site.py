@@ -14,7 +14,6 @@ is set, and are plain text otherwise. No GPU; no network but for NumPy's wheel o
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import os
 import re
@@ -28,31 +27,23 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from docs.generate.chapters import figures
+from docs.generate.chapters import Shape, figures, shape_of, shown_for
 from docs.generate.explorer import LINK, build_simulator, linked_trace, numpy_wheel
-from docs.generate.pages import SIZE, figure, rows_at
+from docs.generate.lessons import chapter
+from docs.generate.pages import SIZE, rows_at
 from docs.generate.publish import Checkout
 from peakgemm.errors import MissingComponent
 from peakgemm.kernels.registry import Kernel, rung
 from peakgemm.tools.explore import page as explorer
-from peakgemm.tools.explore.kernels import operands
 from peakgemm.tools.report import load, write_page
 from peakgemm.tools.report.data import default_folder
-from peakgemm.tools.report.svg import Chart
-from peakgemm.tools.simulator import run_rung
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "site"
 PYODIDE = ROOT / "node_modules" / "pyodide"  # npm's package
 CACHE = ROOT / "build" / "cache"
 REPORT = "all-records.html"  # `peakgemm report`'s page
-SIMULATED = ("shared_loads", "shared_stores", "shared_wavefronts", "shared_wavefronts_ideal", "global_sectors",
-             "global_sectors_ideal", "barriers", "warp_instructions")
-SMALL = (256, 256, 128)  # what rungs are simulated on that the profiler has not counted
 NARROW = 358  # of a plot on a phone
-WIDTH = 420  # of a chapter's bars: legible on a phone
-COUNTERS = ("shared_wavefronts", "shared_wavefronts_ideal", "global_load_sectors", "instructions", "ffma_pipe_percent",
-            "issue_active_percent", "stall_short_scoreboard", "stall_long_scoreboard", "stall_barrier", "dram_bytes")
 ABOUT = {"README.md": "about/readme.md", "CONTRIBUTING.md": "about/contributing.md",
          "CHANGELOG.md": "about/changelog.md"}
 # The parts of the site and their pages, in order; what is in none comes last.
@@ -68,6 +59,7 @@ PARTS = {
 JOURNAL = ("**Journal**, of November 2026: what was tried, and measured then. Raw records were kept only where an "
            "entry names one.")
 Row = Mapping[str, Any]
+Traces = Mapping[tuple[int, Shape], dict[str, Any]]
 
 
 def stage(to: Path, pictures: Mapping[int, str], simulator: bool) -> None:
@@ -88,12 +80,10 @@ def stage(to: Path, pictures: Mapping[int, str], simulator: bool) -> None:
         shutil.copy(ROOT / name, to / staged)
     ladder = {row["number"]: row for row in rows_at(_record("ladder.json"), (SIZE,) * 3)}
     counted, chapters = profiled(), pairs()
-    simulated = simulated_counters(sorted({one.number for pair in chapters if not _both(pair, counted)
-                                           for one in pair if one is not None}))
     for number, (kernel, before) in enumerate(chapters):
         page = to / "rungs" / f"{kernel.page}.md"
         after = chapters[number + 1][0] if number + 1 < len(chapters) else None
-        page.write_text(chapter(page, kernel, before, after, ladder, counted, simulated,
+        page.write_text(chapter(page.read_text(encoding="utf-8"), kernel, before, after, ladder, counted,
                                 pictures.get(kernel.number, "")), encoding="utf-8")
     shutil.copy(explorer.WEB / "drawing.css", to / "_static" / "drawing.css")
     report = f'<p>On this site: <a href="{REPORT}">the report of all records</a>.</p>'
@@ -127,129 +117,8 @@ def profiled() -> dict[int, Row]:
     return {row["number"]: row["ncu"] for row in reversed(rows_at(_record("counters.json"), (SIZE,) * 3))}
 
 
-def _both(pair: tuple[Kernel, Kernel | None], counted: Mapping[int, Row]) -> bool:
-    return all(one is None or one.number in counted for one in pair)
-
-
 def _record(name: str) -> dict[str, Any]:
     return json.loads((ROOT / "results" / "h100" / name).read_text(encoding="utf-8"))  # type: ignore[no-any-return]
-
-
-def step_chart(names: tuple[str, str], rows: Sequence[tuple[str, float, float]], title: str, width: int) -> Chart:
-    """Two kernels side by side: for each measure (label, before, now) a bar of either, scaled to the longer."""
-    chart = Chart(width, 44 + 50 * len(rows), title, (34, 90, 6, 6))
-    chart.legend([("s7", names[0]), ("s0", names[1])], 18, "box")
-    for place, (label, before, now) in enumerate(rows):
-        y = 40 + 50.0 * place
-        chart.say(6, y + 10, label, "bold small")
-        for i, (value, kind) in enumerate(((before, "s7"), (now, "s0"))):
-            long = (width - 110) * value / (max(before, now) or 1)
-            chart.box(6, y + 15 + 14 * i, max(long, 1), 12, kind, f"{names[i]}: {label} {value:,.4g}")
-            chart.say(max(long, 1) + 12, y + 25 + 14 * i, f"{value:,.4g}" if value < 1e6 else f"{value:.3g}", "small")
-    return chart
-
-
-def chapter(page: Path, kernel: Kernel, before: Kernel | None, after: Kernel | None, ladder: Mapping[int, Row],
-            counted: Mapping[int, Row], simulated: Mapping[int, Row], picture: str) -> str:
-    """A rung's page as a chapter: idea, picture, what changed in the source, counters, facts, what is left."""
-    text = page.read_text(encoding="utf-8")
-    head, facts, rest = text.partition("\n## Facts")
-    parts = [head]
-    if picture:
-        parts.append(f"\n```{{raw}} html\n{picture}\n```\n")
-    if before is not None:
-        bars = page.with_suffix(".svg")
-        rows = measures(before, kernel, ladder, counted)
-        names = (before.label, kernel.label)
-        drawn = step_chart(names, rows, f"{names[1]} beside {names[0]}", WIDTH)
-        bars.write_text(drawn.text(alone=True), encoding="utf-8")
-        parts.append(f"\n## What changed since [rung {before.number:02}]({before.page}.md)\n")
-        changed = difference(before, kernel)
-        parts.append(f"\n```diff\n{changed}```\n" if changed else f"\n{REBUILT}\n")
-        parts.append(f"\n![{names[1]} beside {names[0]}: speed, loop and counters at {SIZE}]({bars.name})\n")
-        parts.append(counters(before, kernel, counted, simulated))
-    parts.append(facts + rest)
-    if not kernel.patched:
-        parts.append(WHOLE.format(name=kernel.path.name, source=kernel.path.read_text(encoding="utf-8").rstrip()))
-    left = re.search(r"^\*\*Leaves\.\*\* (.+)$", head, re.M)
-    parts.append(f"\n## What is left\n\n{left[1] if left else ''}\n")
-    if after is not None:
-        parts.append(f"\nNext: [{after.label}]({after.page}.md), {after.idea}.\n")
-    return "".join(parts)
-
-
-def measures(before: Kernel, kernel: Kernel, ladder: Mapping[int, Row], counted: Mapping[int, Row]
-             ) -> list[tuple[str, float, float]]:
-    """What the picture shows of two rungs: (label, before, now)."""
-    found = []
-    for label, key, scale in (("TFLOPS", "tflops", 1), ("of cuBLAS", "ratio_to_cublas", 1),
-                              ("FFMA, % of the main loop", "ffma_fraction", 100),
-                              ("bytes asked of global memory, a FLOP", "bytes_per_flop", 1),
-                              ("registers a thread", "registers", 1)):
-        first, second = (ladder[one.number].get(key) for one in (before, kernel))
-        if first is not None and second is not None:
-            found.append((label, scale * first, scale * second))
-    pair = [_excess(counted.get(one.number, {})) for one in (before, kernel)]
-    if None not in pair:
-        found.append(("shared-memory wavefronts over the fewest possible", pair[0], pair[1]))
-    for label, key in (("FFMA pipe busy, %", "ffma_pipe_percent"), ("DRAM bytes", "dram_bytes")):
-        pair = [counted.get(one.number, {}).get(key) for one in (before, kernel)]
-        if None not in pair:
-            found.append((label, pair[0], pair[1]))
-    return found
-
-
-def _excess(row: Row) -> float | None:
-    ideal = row.get("shared_wavefronts_ideal")
-    return row["shared_wavefronts"] / ideal if ideal else None
-
-
-def counters(before: Kernel, kernel: Kernel, counted: Mapping[int, Row], simulated: Mapping[int, Row]) -> str:
-    """A table of both rungs' counters: the profiler's, else those of the simulator."""
-    for title, found, names in ((f"Nsight Compute at {SIZE}", counted, COUNTERS),
-                                ("simulated at " + "x".join(map(str, SMALL)), simulated, SIMULATED)):
-        first, second = found.get(before.number), found.get(kernel.number)
-        if first is not None and second is not None:
-            lines = [f"\n| {title} | rung {before.number:02} | rung {kernel.number:02} |", "|---|---:|---:|"]
-            lines += [f"| {name.replace('_', ' ')} | {figure(first[name])} | {figure(second[name])} |" for name in names
-                      if first.get(name) is not None and second.get(name) is not None]
-            return "\n".join(lines) + "\n"
-    return f"\nNsight Compute has not counted both at {SIZE}.\n"
-
-
-def simulated_counters(numbers: Sequence[int]) -> dict[int, Row]:
-    """The simulator's counters of rungs, on one problem."""
-    return {number: run_rung(number, *operands(SMALL), arch="sm_90").counters for number in numbers}
-
-
-WHOLE = """
-## The kernel
-
-```{{raw}} html
-<details><summary>{name}</summary>
-```
-
-```{{code-block}} cuda
-:force:
-
-{source}
-```
-
-```{{raw}} html
-</details>
-```
-"""
-REBUILT = "The source is the same: the main loop of its cubin is [rebuilt](../sass-tuning.md)."
-
-
-def difference(before: Kernel, kernel: Kernel) -> str:
-    """The unified difference of two sources, without their header comments, which the chapter tells."""
-    def body(one: Kernel) -> list[str]:
-        lines = one.path.read_text(encoding="utf-8").splitlines(keepends=True)
-        first = next((i for i, line in enumerate(lines) if not line.startswith("//")), 0)
-        return lines[first:]
-
-    return "".join(difflib.unified_diff(body(before), body(kernel), before.path.name, kernel.path.name, n=2))
 
 
 def relinked(text: str, origin: Path, here: Path, to: Path) -> str:
@@ -326,22 +195,35 @@ def able() -> bool:
     return True
 
 
-def explorers(to: Path, traces: Mapping[int, dict[str, Any]], simulator: bool) -> None:
-    """Write the explorer's pages into ``to``: NN.html of each rung and the one before, index.html of all."""
+def explorers(to: Path, traces: Traces, simulator: bool) -> None:
+    """Write the explorer's pages into ``to``: NN.html of each rung and the one before on one problem, index.html of
+    all."""
     about = explorer.ABOUT + (LINK if simulator else "")
+    own = []
     for kernel, before in pairs():
-        shown = [traces[one.number] for one in (kernel, before) if one is not None]
+        shown = shown_for(kernel, before)
+        found = [traces[one.number, shape_of(*shown)] for one in shown]
+        own.append(found[-1])
         back = f' <a href="../rungs/{kernel.page}.html">The chapter of rung {kernel.number:02}</a>.'
         explorer.write(to / f"{kernel.number:02}.html",
-                       explorer.page(shown, f"peakgemm explorer: {kernel.label}", about + back))
+                       explorer.page(found, f"peakgemm explorer: {kernel.label}", about + back))
     back = ' <a href="../ladder.html">The ladder</a>.'
-    explorer.write(to / "index.html", explorer.page([traces[one.number] for one, _ in pairs()], about=about + back))
+    explorer.write(to / "index.html", explorer.page(own, about=about + back))
     if simulator:
         build_simulator(to, PYODIDE, CACHE)
 
 
-def _trace(number: int) -> dict[str, Any]:
-    return linked_trace(rung(number))
+def traced(chapters: Sequence[tuple[Kernel, Kernel | None]]) -> Traces:
+    """The traces that pictures and explorers show, by rung and problem."""
+    wanted = sorted({(one.number, shape_of(*shown)) for pair in chapters
+                     for shown in [shown_for(*pair)] for one in shown}, reverse=True)
+    with ProcessPoolExecutor(min(os.cpu_count() or 1, len(wanted))) as pool:
+        return dict(zip(wanted, pool.map(_trace, wanted), strict=True))
+
+
+def _trace(wanted: tuple[int, Shape]) -> dict[str, Any]:
+    number, shape = wanted
+    return linked_trace(rung(number), shape)
 
 
 def operable(html: Path) -> None:
@@ -396,9 +278,7 @@ def main() -> None:
     parser.add_argument("--stage", action="store_true", help="write build/site/source, build nothing")
     args = parser.parse_args()
     chapters = pairs()
-    with ProcessPoolExecutor(min(os.cpu_count() or 1, len(chapters))) as pool:
-        traces = dict(zip((kernel.number for kernel, _ in chapters),
-                          pool.map(_trace, [kernel.number for kernel, _ in chapters]), strict=True))
+    traces = traced(chapters)
     simulator = able()
     stage(BUILD / "source", figures(traces, chapters), simulator)
     if args.stage:

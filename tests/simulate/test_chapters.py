@@ -16,9 +16,11 @@ import numpy as np
 import pytest
 
 from docs.generate import drawings
-from docs.generate.chapters import PICTURES, figures
+from docs.generate.chapters import PICTURES, Shape, figures, shape_of, shown_for
+from docs.generate.lessons import LESSONS, annotated
+from docs.generate.tiles import owners, picture
 from peakgemm.errors import MissingComponent
-from peakgemm.kernels.registry import LADDER, rung
+from peakgemm.kernels.registry import LADDER, Kernel, rung
 from peakgemm.runtime.compile import compile_source
 from peakgemm.tools.explore.kernels import rung_trace
 from peakgemm.tools.simulator import run
@@ -28,8 +30,8 @@ PAIRS = {number: (rung(number), rung(before) if before is not None else None)
 
 
 @cache
-def traced(number: int) -> dict[str, Any]:
-    return rung_trace(rung(number))
+def traced(number: int, shape: Shape | None = None) -> dict[str, Any]:
+    return rung_trace(rung(number), shape=shape)
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +40,36 @@ def drawn() -> dict[int, str]:
         drawings.node()
     except MissingComponent as error:
         pytest.skip(str(error))
-    shown = {each.number for pair in PAIRS.values() for each in pair if each is not None}
-    return figures({number: traced(number) for number in shown}, list(PAIRS.values()))
+    wanted = {(each.number, shape_of(*shown)) for pair in PAIRS.values() for shown in [shown_for(*pair)]
+              for each in shown}
+    return figures({(number, shape): traced(number, shape) for number, shape in wanted}, list(PAIRS.values()))
+
+
+@pytest.mark.parametrize("number", PAIRS)
+def test_two_rungs_side_by_side_do_the_same_work(drawn: dict[int, str], number: int) -> None:
+    shapes = re.findall(r"</strong>, (\d+ x \d+ x \d+): ", drawn[number])
+    assert len(shapes) == 1 + PICTURES[number].beside and len(set(shapes)) == 1
+
+
+@pytest.mark.parametrize("kernel", [one for one in LADDER if not one.patched], ids=lambda one: one.page)
+def test_notes_stand_beside_the_whole_source(kernel: Kernel) -> None:
+    """Every line is there once; words of a note that are not in the source raise."""
+    text = annotated(kernel, LESSONS[kernel.number])
+    shown = "".join(re.findall(r"^:force:\n(.*?)^```$", text, re.M | re.S)).split()
+    assert len(LESSONS[kernel.number]["notes"]) == text.count("<aside>") >= 4
+    code = re.sub(r"\A(//.*\n)+", "", kernel.path.read_text(encoding="utf-8")).split()
+    assert shown[:len(code)] == code
+
+
+@pytest.mark.parametrize("number", [1, 9, 12])
+def test_each_element_of_a_tile_has_one_thread(number: int) -> None:
+    tile, config = owners(rung(number)), rung(number).config_for("sm_90")
+    threads, counts = np.unique(tile, return_counts=True)
+    assert threads.tolist() == list(range(config.threads)) and set(counts) == {config.tm * config.tn}
+    assert tile.shape == (config.bm, config.bn)
+    if number == 9:  # quadrants, half a block apart
+        assert np.argwhere(tile == 0).max(axis=0).tolist() == [67, 67]
+    ElementTree.fromstring(picture(rung(number)))
 
 
 def views(figure: str) -> list[tuple[str, ElementTree.Element]]:
@@ -77,7 +107,7 @@ def test_costs_are_those_of_the_trace(drawn: dict[int, str], number: int, before
 def test_instructions_of_a_timeline_are_those_of_the_trace(drawn: dict[int, str]) -> None:
     rows = dict(re.findall(r'class="swatch (\w+)"></span>[^<]*</th>(.*?)</tr>', drawn[13]))
     for view, kernel in enumerate((12, 13)):
-        trace = traced(kernel)
+        trace = traced(kernel, shape_of(rung(12), rung(13)))
         track, = trace["tracks"]
         kinds = Counter(trace["kinds"][trace["code"][first + i]["kind"]]
                         for first, count in track["steps"] for i in range(count))

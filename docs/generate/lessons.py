@@ -83,7 +83,8 @@ def place(kernel: Kernel, ladder: Mapping[int, Row]) -> str:
 def tiles(kernel: Kernel) -> str:
     """The picture of the tiles, with its key."""
     config = kernel.config_for("sm_90")
-    return (f'<figure class="drawn">{picture(kernel)}<figcaption>A block walks along K in steps of {config.bk}: '
+    return ('<figure class="drawn"><div class="scrolls" role="region" aria-label="Tiles" tabindex="0">'
+            f'{picture(kernel)}</div><figcaption>A block walks along K in steps of {config.bk}: '
             '<span class="swatch slab"></span>what it holds of A and B at a time, <span class="swatch mine"></span>'
             "its tile of C. In the other panels the marked part is warp 0's, and in that lane 0's, as a run stored "
             "them.</figcaption></figure>")

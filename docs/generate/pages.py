@@ -36,19 +36,18 @@ def ladder_table(ladder: Record) -> str:
     """docs/ladder.md: one row per rung at 4096, and the other squares; a rung that no record holds says so."""
     sizes = [run["shape"][0] for run in runs_of(ladder)]
     by_size = {n: {r["number"]: r for r in rows_at(ladder, (n, n, n))} for n in sizes}
-    lines = ["| rung | idea; *of a side branch, why to look* | TFLOPS at 4096 | "
-             + " | ".join(f"of cuBLAS, {n}" for n in sizes) + " |", "|---|---|---:|" + "---:|" * len(sizes)]
     shown = measured_rungs(by_size[SIZE])
-    for kernel in shown:
-        lines.append(f"| {branch(kernel)}[{kernel.label}](rungs/{kernel.page}.md) | {kernel.idea}"
-                     + f"; *{kernel.aside}*" * bool(kernel.aside)
-                     + f" | {by_size[SIZE][kernel.number]['tflops']:.1f} | "
-                     + " | ".join(f"{by_size[n][kernel.number]['ratio_to_cublas']:.3f}" for n in sizes) + " |")
-    lines += [f"| {kernel.label} | {kernel.idea} | not measured | " + " | ".join("" for _ in sizes) + " |"
-              for kernel in LADDER if kernel not in shown]
-    base = " | ".join(f"{by_size[n][shown[-1].number]['cublas_tflops']:.1f}" for n in sizes)
-    lines.append(f"| cuBLAS FP32, TFLOPS | | {by_size[SIZE][shown[-1].number]['cublas_tflops']:.1f} | {base} |")
-    return "\n".join(lines) + "\n"
+    rows = [(f"{branch(kernel)}[{kernel.label}](rungs/{kernel.page}.md)", kernel.idea,
+             f"{by_size[SIZE][kernel.number]['tflops']:.1f}",
+             *(f"{by_size[n][kernel.number]['ratio_to_cublas']:.3f}" for n in sizes)) for kernel in shown]
+    rows += [(kernel.label, kernel.idea, "not measured", *("" for _ in sizes)) for kernel in LADDER
+             if kernel not in shown]
+    speeds = {n: f"{by_size[n][shown[-1].number]['cublas_tflops']:.1f}" for n in sizes}
+    rows.append(("cuBLAS FP32, TFLOPS", "", speeds[SIZE], *speeds.values()))
+    why = grid(("side branch", "why to look"), [(kernel.label, kernel.aside) for kernel in LADDER if kernel.aside],
+               left=(0, 1))
+    return grid(("rung", "idea", f"TFLOPS at {SIZE}", f"of cuBLAS at {sizes[0]}", *map(str, sizes[1:])), rows,
+                left=(0, 1)) + "\n" + why
 
 
 def branch(kernel: Kernel) -> str:

@@ -211,7 +211,6 @@ class Checkout:
         docs = self.root / "docs"
         bench = [(name, precision) for name, precision in PRECISIONS if (self.results / f"{name}.json").exists()]
         yield docs / "ladder.svg", partial(self._figure, ["ladder.json"], "climb", width)
-        yield docs / "ladder-sizes.svg", partial(self._figure, ["ladder.json"], "speed-squares", width)
         for name, precision in bench:
             draw = partial(self._bench_plot, f"{name}.json", precision, width)
             yield docs / f"{name.removesuffix('-ieee')}.svg", draw

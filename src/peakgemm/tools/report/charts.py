@@ -124,7 +124,7 @@ def roofline(points: Sequence[tuple[str, str, float, float | None, float]], band
     ``points`` holds (label, class, FLOP a byte asked, FLOP a byte of DRAM or None, TFLOPS).
     """
     narrow = width < NARROW
-    chart = Chart(width, 480, title, (72 if narrow else 54, 20, 44, 40))
+    chart = Chart(width, 480, title, (72 if narrow else 54, 52 if narrow else 172, 44, 40))
     xs = [v for _, _, asked, dram, _ in points for v in (asked, dram) if v]
     low, high = min(xs) * 0.7, max(*xs, peak * 1000 / bandwidth_gbs) * 2.2
     x = chart.x_scale(low, high, log=True)
@@ -145,17 +145,11 @@ def roofline(points: Sequence[tuple[str, str, float, float | None, float]], band
             chart.dot(x(dram), y(tflops), kind, f"{label}: {tflops:.2f} TFLOPS at {dram:.3g} FLOP a byte of DRAM", 4)
         chart.dot(x(asked), y(tflops), f"ring {kind}",
                   f"{label}: {tflops:.2f} TFLOPS at {asked:.3g} FLOP a byte asked", 4)
-    lowest: dict[str, list[tuple[float, float, str]]] = {}
-    for label, kind, asked, _, tflops in points:  # one label where marks lie together
-        at = lowest.setdefault(f"{round(x(asked) / 14)}", [])
-        at.append((x(asked), y(tflops), f"{kind}|{label.split()[0]}"))
-    for group in lowest.values():
-        last = -1e9
-        for px, py, both in sorted(group, key=lambda e: e[1]):
-            kind, number = both.split("|")
-            py_label = max(py + 4, last + 11)
-            chart.say(px - 8, py_label, number, f"{kind} small end halo")
-            last = py_label
+    ends = chart.labels(chart.right + 30, [(y(tflops), label.split()[0] if narrow else label, kind)
+                                           for label, kind, _, _, tflops in points])
+    for end, (_, kind, asked, _, tflops) in zip(ends, points, strict=True):
+        chart.line([(x(asked) + 5, y(tflops)), (chart.right + 4, y(tflops)), (chart.right + 26, end)],
+                   f"{kind} thin faint")
     chart.legend([("s0", "by counted DRAM bytes"), ("ring s0", "by bytes that the tiling asks for")], 16)
     return chart
 

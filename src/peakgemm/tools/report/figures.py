@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any
 
 from ...kernels.registry import LADDER
@@ -19,6 +19,8 @@ from .tables import Table, bench_table, facts_table, sweep_table
 
 WIDTH = 860  # of a figure on a desk
 LIBRARY = {"IEEE": "s6 bold dash", "emulated": "s6 bold"}  # others: in one colour, beneath
+MOST_OPEN = 40  # products of a chart of ratios: with more it is folded
+DRAWN = "drawn"  # the suite of such
 BEST_SIZE = 4096  # of the ladder's pictures, where it was measured
 
 
@@ -32,7 +34,7 @@ class Figure:
     sources: tuple[Source, ...]
     draw: Callable[[int], Chart] | None = None
     table: Table | None = None
-    folded: bool = False
+    folded: bool = False  # the chart, or a table without one
 
 
 def peak_tflops(device: Mapping[str, Any]) -> float:
@@ -61,7 +63,7 @@ def conditions(source: Source) -> str:
 
 def figures(data: Data) -> Iterator[Figure]:
     """Every figure that the records allow, in the order of the page."""
-    for part in (_climb, _speed, _ratios, _roofline, _sweep, _errors, _facts, _others):
+    for part in (_summary, _climb, _speed, _ratios, _roofline, _sweep, _errors, _facts, _others):
         yield from part(data)
 
 
@@ -108,6 +110,27 @@ def ladder_at(data: Data) -> tuple[Source, int, list[Row]] | None:
         return None
     _, size, _, source, rows = max(runs, key=lambda one: (one[0], one[1], -one[2]))
     return source, size, rows
+
+
+def _summary(data: Data) -> Iterator[Figure]:
+    """Of every record of the library's products one line for each variant."""
+    rows, sources = [], sorted(benches(data), key=_is_drawn)
+    for source in sources:
+        found: dict[Variant, list[Row]] = {}
+        for row in _by_variant(source.rows):
+            found.setdefault(Variant.of(row), []).append(row)
+        for variant, own in found.items():
+            ratios = [float(row["ratio_to_cublas"]) for row in own]
+            worst = min(own, key=lambda row: float(row["ratio_to_cublas"]))
+            suites = list(dict.fromkeys(str(row["suite"]) for row in own))
+            rows.append({"precision": "IEEE" if variant == IEEE else variant.label,
+                         "suites": ", ".join(suites) if len(suites) <= 3 else f"{len(suites)} suites",
+                         "products": len(own), "geometric mean": geometric_mean(ratios),
+                         "as fast as cuBLAS or faster, %": 100 * sum(ratio >= 1 for ratio in ratios) / len(own),
+                         "worst": min(ratios), "at": worst["name"]})
+    if rows:
+        yield Figure("summary", "Summary", "Time of cuBLAS in plain FP32 over ours, by record and precision: above 1 "
+                     "ours is faster.", tuple(sources), table=Table.of_fields(rows))
 
 
 def _climb(data: Data) -> Iterator[Figure]:
@@ -181,8 +204,10 @@ def ratio_chart(rows: Sequence[Row], title: str, width: int) -> Chart:
 
 
 def _ratios(data: Data) -> Iterator[Figure]:
-    for source in benches(data):
+    for source in sorted(benches(data), key=_is_drawn):
         rows = _by_variant(source.rows)
+        if _is_drawn(source):
+            rows.sort(key=lambda row: float(row["ratio_to_cublas"]))
         names = list(dict.fromkeys("IEEE" if Variant.of(row) == IEEE else Variant.of(row).precision for row in rows))
         suites = list(dict.fromkeys(str(row["suite"]) for row in rows))
         title = f"Ratio to cuBLAS: {', '.join(names)}; {', '.join(suites) if len(suites) <= 3 else 'all suites'}"
@@ -190,7 +215,13 @@ def _ratios(data: Data) -> Iterator[Figure]:
         yield Figure(f"ratio-{source.path.stem}", title,
                      "Time of cuBLAS in plain FP32 over ours, interleaved on the same arrays: above 1 ours is faster. "
                      f"A bar through a mark is the 10th to 90th percentile of the pairs.{peers}",
-                     (source,), partial(ratio_chart, rows, title), bench_table(rows), folded=True)
+                     (source,), partial(ratio_chart, rows, title), bench_table(rows),
+                     folded=len(rows) > MOST_OPEN)
+
+
+def _is_drawn(source: Source) -> bool:
+    """Whether a record's products were drawn by chance: they come last, and by their ratios."""
+    return all(row["suite"] == DRAWN for row in source.rows)
 
 
 def _roofline(data: Data) -> Iterator[Figure]:

@@ -64,9 +64,11 @@ def _section(one: Figure) -> str:
     parts = [f'<section id="{one.name}"><h2>{escape(one.title)}</h2><p>{escape(one.text)}</p>']
     if one.draw is not None:
         wide, narrow = one.draw(WIDTH).text(), one.draw(NARROW).text()
+        if one.folded:
+            parts.append("<details><summary>Chart</summary>")
         parts.append(f'<figure><div class="wide">{wide}</div><div class="narrow">{narrow}</div>')
         parts.append(f'<figcaption>{_sources(one)}<button type="button" class="save" data-name="{one.name}">'
-                     "Save as SVG</button></figcaption></figure>")
+                     "Save as SVG</button></figcaption></figure>" + "</details>" * one.folded)
     if one.table is not None:
         count = len(one.table.rows)
         own = one.draw is None

@@ -132,18 +132,20 @@ class Chart:
         self._parts.append(f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{max(width, 0):.1f}" '
                            f'height="{max(height, 0):.1f}"{_hinted(hint, "rect")}')
 
-    def labels(self, x: float, entries: Sequence[tuple[float, str, str]], gap: float = 13) -> None:
-        """Labels ``(y, words, class)`` in a column at ``x``, moved apart until none lies on another."""
-        entries = sorted(entries)
-        places = [y for y, _, _ in entries]
+    def labels(self, x: float, entries: Sequence[tuple[float, str, str]], gap: float = 13) -> list[float]:
+        """Labels ``(y, words, class)`` in a column at ``x``, moved apart until none lies on another; gives where each
+        came to lie."""
+        order = sorted(range(len(entries)), key=lambda i: entries[i])
+        places = [entries[i][0] for i in order]
         for i in range(1, len(places)):
             places[i] = max(places[i], places[i - 1] + gap)
         lowest = self.bottom + 4.0
         for i in reversed(range(len(places))):
             places[i] = lowest = min(places[i], lowest)
             lowest -= gap
-        for y, (_, words, kind) in zip(places, entries, strict=True):
-            self.say(x, y + 4, words, f"{kind} small")
+        for y, i in zip(places, order, strict=True):
+            self.say(x, y + 4, entries[i][1], f"{entries[i][2]} small")
+        return [place for _, place in sorted(zip(order, places, strict=True))]
 
     def legend(self, entries: Sequence[tuple[str, str]], y: float, mark: str = "dot") -> float:
         """``(class, words)`` in rows from the left; where the next row would begin."""

@@ -30,7 +30,7 @@ from urllib.parse import unquote
 from docs.generate.chapters import Shape, figures, shape_of, shown_for
 from docs.generate.explorer import LINK, build_simulator, linked_trace, numpy_wheel
 from docs.generate.lessons import chapter
-from docs.generate.pages import SIZE, rows_at
+from docs.generate.pages import SIZE, branch, rows_at
 from docs.generate.publish import Checkout
 from peakgemm.errors import MissingComponent
 from peakgemm.kernels.registry import Kernel, rung
@@ -171,7 +171,8 @@ def contents(to: Path) -> str:
 
 def explored(chapters: Sequence[tuple[Kernel, Kernel | None]], simulator: bool) -> str:
     """What the explorer's page says on the site: where the explorers of the rungs are."""
-    rungs = ", ".join(f'<a href="explorer/{kernel.number:02}.html">{kernel.label}</a>' for kernel, _ in chapters)
+    rungs = ", ".join(f'{branch(kernel)}<a href="explorer/{kernel.number:02}.html">{kernel.label}</a>'
+                      for kernel, _ in chapters)
     own = ', <a href="explorer/simulate.html">the simulator in the browser</a>' if simulator else ""
     return (f"<p>On this site, each rung beside the one before: {rungs}. "
             f'<a href="explorer/index.html">All rungs on one page</a>, some 10 MB{own}.</p>')

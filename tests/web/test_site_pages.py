@@ -78,6 +78,11 @@ def test_every_page_fits_and_has_its_pictures(browser: Any, docs: str, wide: int
     assert wrong == []
 
 
+def test_the_list_of_pages_shows_where_one_is(open_page: Any, docs: str) -> None:
+    page = open_page(f"{docs}/glossary.html")
+    assert 0 < page.locator(".sidebar-tree .current-page").bounding_box()["y"] < page.viewport_size["height"]
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", ["index.html", CHAPTER, "bench.html", "explorer/04.html", "arrays.html"])
 def test_axe_finds_no_serious_fault(open_page: Any, docs: str, axe: Any, name: str, scheme: str) -> None:

@@ -83,7 +83,7 @@ def printed(number: int, arch: str) -> list[tuple[Word, Line, int | None]]:
 
 
 @pytest.mark.parametrize(("number", "arch"), [*((5, arch) for arch in ARCHITECTURES), (13, "sm_80"), (14, "sm_90"),
-                                              (15, "sm_90"), (18, "sm_90")])
+                                              (15, "sm_90"), (17, "sm_90")])
 def test_words_are_what_nvdisasm_prints(number: int, arch: str) -> None:
     for each, line, labelled in printed(number, arch):
         assert each.name == line.opcode

@@ -7,6 +7,7 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,30 @@ def test_every_figure_is_on_one_page_with_command_and_conditions(published: str)
             assert source.record["command"] in part.replace("&#x27;", "'").replace("&quot;", '"'), name
         assert "NVIDIA H100" in part and "NVRTC 13" in part, name
         assert part.count("<svg") == (2 if one.draw else 0), name
+
+
+def test_a_summary_comes_first_and_drawn_products_last_by_their_ratio(published: str) -> None:
+    shown = list(figures(load([H100])))
+    assert shown[0].name == "summary" and shown[0].table is not None
+    ratios = [one for one in shown if one.name.startswith("ratio-")]
+    assert ratios[-1].name == "ratio-bench-drawn" and shown[0].table.rows[-1][1][0] in ("drawn", "shapes")
+    table = ratios[-1].table
+    assert table is not None
+    place = [name for name, _ in table.columns].index("of cuBLAS")
+    values = [row[place][1] for row in table.rows]
+    assert len(values) == 200 and values == sorted(values)
+    part = published.partition('<section id="ratio-bench-drawn">')[2].partition("</section>")[0]
+    assert part.index("<details><summary>Chart</summary>") < part.index("<svg")
+    assert "<summary>Chart" not in published.partition('<section id="climb">')[2].partition("</section>")[0]
+
+
+def test_labels_of_the_roofline_do_not_touch() -> None:
+    one = next(one for one in figures(load([H100])) if one.name == "roofline")
+    for width in (860, 360):
+        assert one.draw is not None
+        text = one.draw(width).text()
+        labels = [float(y) for y in re.findall(r'y="([\d.]+)" class="s\d small">\d\d', text)]
+        assert len(labels) == 18 and min(b - a for a, b in pairwise(sorted(labels))) >= 12
 
 
 def test_every_chart_is_whole_xml_within_its_box() -> None:

@@ -149,6 +149,11 @@ probe(unsigned* sink, char* data, int turns, int stride, long long range, long l
 #if defined(QUEUE)
   long long looks[QUEUE_LENGTH + 1];
 #endif
+#if defined(STS_RATE) || defined(QUEUE)
+  unsigned words[4];  // four registers that stay
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "l"(data));
+#endif
   __syncthreads();
   const long long began = now();
 #pragma unroll 1
@@ -172,8 +177,7 @@ probe(unsigned* sink, char* data, int turns, int stride, long long range, long l
     TIMES(16) bits ^= WIDTH == 4 ? r[step][0] ^ r[step][1] ^ r[step][2] ^ r[step][3]
                      : WIDTH == 2 ? r[step][0] ^ r[step][1] : r[step][0];
 #elif defined(STS_RATE)
-    const unsigned r[4] = {lane, lane, lane, lane};
-    TIMES(16) store_shared_words(at + 16 * 32 * (step % 4), r);
+    TIMES(16) store_shared_words(at + 16 * 32 * (step % 4), words);
 #elif defined(STS_LDS)
     TIMES(16) {
       unsigned r[4] = {at, at, at, at};
@@ -274,8 +278,7 @@ probe(unsigned* sink, char* data, int turns, int stride, long long range, long l
 #if QUEUE == 0
       load_shared(r[step], at + 512 * (step % 4));
 #elif QUEUE == 1
-      const unsigned zero[4] = {lane, lane, lane, lane};
-      store_shared_words(at + 512 * (step % 4), zero);
+      store_shared_words(at + 512 * (step % 4), words);
       r[step][0] = r[step][1] = r[step][2] = r[step][3] = 0;
 #elif QUEUE == 2
       load_global(r[step], place + 512 * step);

@@ -104,7 +104,7 @@ probe(unsigned* sink, char* data, int turns, int stride, long long range, long l
   asm volatile("" : "+r"(at));
 #endif
 #if defined(LDG_CHASE)
-  const char* place = data + (blockIdx.x * 977ll + turns) * stride % range;  // another start for each run
+  const char* place = data + (blockIdx.x * 977ll + turns) % (range / stride) * stride;  // another start for each run
 #endif
 #if defined(LDG_RATE) || defined(QUEUE)
   const char* place = data + lane * stride;  // moves by a line each turn, lest loads leave the loop

@@ -126,7 +126,8 @@ class Bench:
     def turnaround(self, threads: int, shared: int, spin: int = 20000) -> dict[str, Any]:
         """Cycles from the end of a block to the beginning of the one that takes its place, on an SM."""
         blocks = 8 * self._sms
-        self._launch(Probe("blocks", 1, {"THREADS": 1024}).compiled(), blocks, threads // LANES, spin, 0, 0, shared=shared)
+        compiled = Probe("blocks", 1, {"THREADS": 1024}).compiled()
+        self._launch(compiled, blocks, threads // LANES, spin, 0, 0, shared=shared)
         notes = self._read(3 * blocks)
         gaps = []
         for sm in set(notes[::3]):

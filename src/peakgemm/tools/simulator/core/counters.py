@@ -77,7 +77,7 @@ def _distinct_per_bank(words: NDArray[Any], active: NDArray[np.bool_]) -> NDArra
 
 def wavefronts(address: NDArray[Any], lanes: LaneSet, size: int, load: bool) -> tuple[int, int]:
     """Wavefronts of one shared-memory request per warp and their ideal; ``address (lanes.n,)`` in bytes."""
-    total = _per_warp(address, lanes, size, load)
+    total = per_warp(address, lanes, size, load)
     ideal = np.maximum(1, -(-lanes.active.sum(axis=1) * size // (4 * BANKS)))
     return int(total.sum()), int(np.minimum(total, ideal).sum())
 
@@ -92,7 +92,13 @@ def copy_wavefronts(to: NDArray[Any], source: NDArray[Any], reads: NDArray[np.bo
 
     ``to``, ``source (lanes.n,)`` in bytes; ``reads`` says which lanes read.
     """
-    target = _per_warp(to, lanes, size, load=False)
+    return int(copy_per_warp(to, source, reads, lanes, size).sum())
+
+
+def copy_per_warp(to: NDArray[Any], source: NDArray[Any], reads: NDArray[np.bool_], lanes: LaneSet,
+                  size: int) -> NDArray[np.int64]:
+    """`copy_wavefronts` of each warp."""
+    target = per_warp(to, lanes, size, load=False)
     per_phase = {8: 16, 16: 8}.get(size, 32)
     words = lanes.table(source.astype(np.int64) >> 2, 0).reshape(-1, per_phase)
     active = lanes.table(reads, False).reshape(-1, per_phase)
@@ -101,10 +107,11 @@ def copy_wavefronts(to: NDArray[Any], source: NDArray[Any], reads: NDArray[np.bo
     where = np.arange(len(words))[:, None] * BANKS + banks
     counted = np.bincount(index(where[np.repeat(active, len(steps), axis=1)]), minlength=len(words) * BANKS)
     fullest = counted.reshape(-1, BANKS).max(axis=1).reshape(-1, 32 // per_phase).sum(axis=1)
-    return int(np.maximum(target, fullest).sum())
+    return np.maximum(target, fullest)
 
 
-def _per_warp(address: NDArray[Any], lanes: LaneSet, size: int, load: bool) -> NDArray[np.int64]:
+def per_warp(address: NDArray[Any], lanes: LaneSet, size: int, load: bool) -> NDArray[np.int64]:
+    """`wavefronts` of each warp."""
     table = lanes.table(address.astype(np.int64), 0)
     active = lanes.active
     warps = len(table)

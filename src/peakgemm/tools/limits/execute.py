@@ -6,6 +6,7 @@ what it waits for. `model` says when things happen.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,7 @@ from .semantics import State, Step, Unknown, compiled, operands
 PARAMETERS = 0x210
 MOST_STEPS = 2_000_000
 _SECTOR, _LINE = 32, 128
+_DATA = "what is loaded"
 _SHARED = frozenset(("LDS", "STS", "LDSM", "STSM", "ATOMS"))
 _GLOBAL = frozenset(("LDG", "STG", "LDGSTS", "ATOMG", "RED", "REDG", "ATOM", "LD", "ST"))
 #: Barriers, copies and the like, of which `model` wants an operand.
@@ -100,7 +102,8 @@ class Block:
         self.path = Path(program, texts, self._warps)
         self._steps: dict[int, list[tuple[int, Any]]] = {}
         self._seen: dict[Any, Access] = {}
-        self._tainted: dict[str, str] = {}
+        self._tainted: dict[str, Any] = {}  # by register: the lanes in which it depends on what was not computed
+        self._why: dict[str, str] = {}
 
     def run(self) -> Path:
         """Until all lanes have ended.
@@ -133,8 +136,9 @@ class Block:
                 to = target(last, stop - 1)
                 if to is None:
                     raise Unknown(f"{self._texts[stop - 1]} goes where a register says")
-                self._depends(last, self._texts[stop - 1])
-                after = np.where(goes & self._also(stop - 1), to, after)
+                self._depends([str(one) for one in last.reads], self._texts[stop - 1], here)
+                goes = goes & self._also(stop - 1)
+                after = np.where(here & self._state.warps(goes) if ".ANY" in self._texts[stop - 1] else goes, to, after)
             elif last.name in ("BRX", "BRXU", "RET", "CALL", "JMX"):
                 raise Unknown(f"{self._texts[stop - 1]}: calls and jumps by register are not followed")
             self._at = after
@@ -155,12 +159,24 @@ class Block:
         _, _, given = operands(self._texts[place])
         return self._state.predicate(given[0])() if len(given) > 1 else True
 
-    def _depends(self, word: Word, text: str) -> None:
-        for register in word.reads:
-            if why := self._tainted.get(str(register)):
-                if not why.startswith("data"):
+    def _depends(self, registers: Sequence[str], text: str, mask: Any) -> None:
+        for register in registers:
+            if register in self._tainted and (self._tainted[register] & mask).any():
+                if (why := self._why[register]) != _DATA:
                     raise Unknown(f"{text} depends on {why}, which is not modelled")
-                self.path.guessed.add(f"{text.strip()}: {why}")
+                self.path.guessed.add(text.strip())
+
+    def _taint(self, written: Sequence[str], read: Sequence[str], mask: Any, why: str = "") -> None:
+        """Note whether what is written depends on what was not computed: on ``why``, or as what is read does."""
+        known = [one for one in read if one in self._tainted]
+        if not why and not known and not any(one in self._tainted for one in written):
+            return
+        lanes: Any = np.full(self._state.lanes, bool(why))
+        for one in known:
+            lanes, why = lanes | self._tainted[one], self._why[one]
+        for one in written:
+            self._tainted[one] = np.where(mask, lanes, self._tainted.get(one, False))
+            self._why[one] = why or self._why.get(one, _DATA)
 
     def _block(self, start: int, stop: int) -> list[tuple[int, Any]]:
         if start not in self._steps:
@@ -178,32 +194,23 @@ class Block:
         if name in _NOTED:
             return self._noting(place, word, text)
         reads, writes = [str(one) for one in word.reads], [str(one) for one in word.writes]
-        step: Step | None
+        if name in ("LDL", "STL"):
+            return self._local(word, text)
+        step: Step | None = None
+        why = ""
         try:
             step = compiled(text, self._state)
         except Unknown:
-            step = None
-            if writes and word.kind not in ("ffma", "float", "tensor"):
-                reads = [text.strip()]
-                self._tainted[reads[0]] = reads[0]
+            why = text.strip()
         if step is None and (word.kind in ("ffma", "float", "tensor") or not writes):
             return None
-        tainted = self._tainted
-        if name == "LDL" or name == "STL":
-            return self._local(word, text)
 
         def work(mask: Any, accesses: Any, notes: Any, skipped: Any) -> None:
             if word.guard != 7 or word.negated:
                 mask = self._guard(word, mask)
             if step is not None:
                 step(mask)
-            if tainted:
-                why = next((tainted[one] for one in reads if one in tainted), None)
-                for one in writes:
-                    if why is not None:
-                        tainted[one] = why
-                    elif mask is True:
-                        tainted.pop(one, None)
+            self._taint(writes, reads, mask, why)
         return work
 
     def _local(self, word: Word, text: str) -> Any:
@@ -216,7 +223,8 @@ class Block:
             put = self._state.target(given[0], wide)
             return lambda mask, *_: put(kept.get(at, np.uint64(0)), self._guard(word, mask) if word.guard != 7 else mask)
         read = self._state.source(given[1], wide)
-        return lambda mask, *_: kept.__setitem__(at, np.array(read()))
+        return lambda mask, *_: np.copyto(kept.setdefault(at, np.zeros(self._state.lanes, np.uint64)), read(),
+                                          where=mask)
 
     def _noting(self, place: int, word: Word, text: str) -> Any:
         """The address of an mbarrier (and parity, count or bytes, in the upper half), the number of a barrier, where a
@@ -257,18 +265,18 @@ class Block:
         to = state.address(brackets[0]) if name == "LDGSTS" else None
         load, shared = name.startswith("LD"), name in _SHARED
         writes = [str(one) for one in word.writes if one.kind == "R"]
+        where = [str(one) for one in word.guards] + re.findall(r"U?R\d+", "".join(brackets))
         zero = [state.target(str(one)) for one in word.writes if one.kind == "R"]
 
         def work(mask: Any, accesses: Any, notes: Any, skipped: Any) -> None:
-            if self._tainted:
-                self._depends(word, text)
             active = np.broadcast_to(self._guard(word, mask) if word.guard != 7 else mask, state.lanes)
+            if self._tainted:
+                self._depends(where, text, active)
             accesses[place] = self._cost(place, name, size, at(), None if to is None else to(), active, load, shared,
                                          mods)
             for put in zero:
                 put(np.uint64(0), active)
-            for one in writes:
-                self._tainted[one] = "data"
+            self._taint(writes, (), active, _DATA)
         return work
 
     def _cost(self, place: int, name: str, size: int, address: Any, to: Any, active: Any, load: bool, shared: bool,

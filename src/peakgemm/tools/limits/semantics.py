@@ -274,7 +274,7 @@ def _shuffle(mods: set[str], words: Values, predicates: Values, state: State, ma
 
 def _uniform(mods: set[str], words: Values, predicates: Values, state: State, mask: Any) -> Any:
     chosen = state.first(words[0], mask)
-    return chosen, words[0] == chosen
+    return chosen, words[0] != chosen  # the predicate: whose value is another
 
 
 def _vote(mods: set[str], words: Values, predicates: Values, state: State, mask: Any) -> Any:

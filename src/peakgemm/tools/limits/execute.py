@@ -228,7 +228,7 @@ class Block:
 
     def _noting(self, place: int, word: Word, text: str) -> Any:
         """The address of an mbarrier (and parity, count or bytes, in the upper half), the number of a barrier, where a
-        copy goes."""
+        copy goes; and from bit 64 on how many lanes take part. -1: none does."""
         name, mods, given = operands(text)
         state = self._state
         brackets = [one for one in given if "[" in one]
@@ -250,7 +250,8 @@ class Block:
                                     state.lanes)
             first = state.first(value, active)[::32]
             count = full.reshape(-1, 32).sum(axis=1)
-            notes[place] = tuple(int(one) if some else -1 for one, some in zip(first, count, strict=True))
+            notes[place] = tuple(int(one) | int(some) << 64 if some else -1
+                                 for one, some in zip(first, count, strict=True))
             for put in outs:
                 put(np.ones(state.lanes, bool), active)
         return work

@@ -1,0 +1,488 @@
+"""An SM in time: warps that issue a kernel's own SASS by its control codes, and wait for what it waits for.
+
+Four schedulers issue an instruction a cycle each, of the same warp as long as it can (the compiler's stall counts and
+scoreboards say), else of the youngest. Register reads cost what `sass.register_file` says of the loop; what shared
+memory brings goes back a register pair a cycle, and takes write ports that FFMAs keep busy. All latencies come from the
+table of the GPU (h100.json): none is fitted to a kernel.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...errors import InvalidValue
+from ...sass.banks import reads_of
+from ...sass.encoding import Word
+from ...sass.register_reads import follow, rule_of, steady
+from .execute import Path
+from .semantics import operands
+
+SCHEDULERS = 4
+#: Turns of the main loop that are followed; those between cost what the last of these do. A ring of 2, 3, 4 or 6 stages
+#: stands after a multiple of `RING` turns where it stood.
+KEPT, RING = 24, 24
+#: Issues for which a load's registers wait at write ports that FFMAs keep busy, then the cycles that nothing issues.
+_PATIENCE, _CLOSED = 16, 3
+_WORD = 0xFFFFFFFF
+_NEVER = float("inf")
+#: Cycles from issue to shared memory, and the wavefront and the register pair of the shortest load.
+_ON_THE_WAY = 6
+_PIPE_CYCLES = {"alu": 2, "fma": 2, "xu": 8, "uniform": 2, "fp64": 64}
+_WAITS = {"shared": "short scoreboard", "global": "long scoreboard", "": "short scoreboard"}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``cycles`` of a generation of blocks on an SM; ``turn``: of a turn of the main loop; ``stalls``: the share of the
+    warps' cycles by reason; ``busy``: the share of cycles of issue slots and pipes in the followed part."""
+
+    cycles: float
+    turn: float
+    stalls: Mapping[str, float]
+    busy: Mapping[str, float]
+    timeline: Sequence[tuple[int, float, float, str]] = ()
+
+
+@dataclass
+class _Warp:
+    number: int
+    block: int
+    steps: list[tuple[int, Any]]
+    headers: set[int]  # positions in `steps` at which a turn of the main loop begins
+    at: int = 0
+    ready: float = 0.0
+    before: float = 0.0
+    scoreboards: list[float] = field(default_factory=lambda: [0.0] * 6)
+    kinds: list[str] = field(default_factory=lambda: [""] * 6)
+    copies: float = 0.0
+    groups: list[float] = field(default_factory=list)
+    tensor: float = 0.0
+    stopped: str = ""
+    phases: dict[int, tuple[int, int]] = field(default_factory=dict)  # of an mbarrier: the parity and phase waited for
+    turns: list[float] = field(default_factory=list)
+    throttled: str = ""
+    polled: int = 7  # the scoreboard of its last wait for an mbarrier
+
+
+@dataclass
+class _Barrier:
+    """An mbarrier: arrivals that a phase takes and has, bytes that are to come, when each phase ended."""
+
+    count: int = 1
+    arrived: int = 0
+    bytes: int = 0
+    latest: float = 0.0
+    done: list[float] = field(default_factory=list)
+    waiting: list[tuple[_Warp, int]] = field(default_factory=list)
+
+
+def shortened(path: Path, warp: int, loops: Mapping[int, frozenset[int]], dropped: int) -> tuple[list[tuple[int, Any]], set[int]]:
+    """A warp's instructions with what they access, without ``dropped`` turns of its loop; where turns begin."""
+    segments = list(path.of(warp))
+    header = main_loop(path, warp, loops)
+    passes = [place for place, one in enumerate(segments) if one.start == header]
+    first = last = len(segments)
+    if dropped and len(passes) > dropped + 4:
+        begin = min(KEPT // 2, (len(passes) - dropped) // 2)
+        first, last = passes[begin], passes[begin + dropped]
+    steps: list[tuple[int, Any]] = []
+    begins = set[int]()
+    for place, one in enumerate(segments):
+        if first <= place < last:
+            continue
+        if one.start == header:
+            begins.add(len(steps))
+        for at in range(one.start, one.stop):
+            info: Any = None
+            if at in one.accesses:
+                access = one.accesses[at]
+                info = (access.size, access.lanes[warp], access.wavefronts[warp] if access.wavefronts else 0,
+                        access.lines[warp] if access.lines else ())
+            elif at in one.notes:
+                info = one.notes[at][warp]
+            steps.append((at, info))
+    return steps, begins
+
+
+def main_loop(path: Path, warp: int, loops: Mapping[int, frozenset[int]]) -> int:
+    """The header of the loop in which a warp issues the most instructions; -1: none."""
+    inside: Counter[int] = Counter()
+    for one in path.of(warp):
+        for loop in path.program.loops:
+            if one.start in loops[loop.start]:
+                inside[loop.start] += one.stop - one.start
+    return max(inside, key=lambda start: (inside[start], -start), default=-1)
+
+
+def turns(path: Path, warp: int, loops: Mapping[int, frozenset[int]]) -> int:
+    """How often a warp passes the header of its main loop."""
+    header = main_loop(path, warp, loops)
+    return sum(one.start == header for one in path.of(warp))
+
+
+def read_costs(path: Path, places: Sequence[int], arch: str) -> dict[int, float]:
+    """Cycles beyond one that an instruction's register reads cost, by place: of the main loop in its steady state, of
+    others as they follow."""
+    rule, words = rule_of(arch), path.program.words
+    everything = follow([reads_of(word) for word in words], rule.reader())
+    costs = {place: step.cycles - 1 for place, step in enumerate(everything) if step is not None and step.cycles > 1}
+    for place, *found in zip(places, *steady([reads_of(words[place]) for place in places], rule), strict=True):
+        cycles = [step.cycles - 1 for step in found if step is not None]
+        costs[place] = sum(cycles) / len(cycles) if cycles else 0.0
+    return {place: cost for place, cost in costs.items() if cost > 0}
+
+
+class Sm:
+    """One SM with ``paths``, one a resident block. ``table``: latencies and rates; ``cache``: bytes of L1."""
+
+    def __init__(self, paths: Sequence[Path], table: Mapping[str, Any], arch: str, cache: int,
+                 places: Sequence[int]) -> None:
+        self._program, self._table = paths[0].program, table
+        self._reads = read_costs(paths[0], places, arch)
+        loops = {one.start: frozenset(one.places) for one in self._program.loops}
+        counts = [turns(path, warp, loops) for path in paths[:1] for warp in range(path.warps)]
+        long = [one for one in counts if one > KEPT + RING]
+        self.dropped = (min(long) - KEPT) // RING * RING if long else 0
+        made = {id(path): [shortened(path, warp, loops, self.dropped) for warp in range(path.warps)]
+                for path in paths}
+        self._warps = [_Warp(0, block, *made[id(path)][warp])
+                       for block, path in enumerate(paths) for warp in range(path.warps)]
+        for number, one in enumerate(self._warps):
+            one.number = number
+        self._of_block = [path.warps for path in paths]
+        self._kinds = [_kind(paths[0].texts[place]) for place in range(len(self._program.words))]
+        self._control = [word.control for word in self._program.words]
+        self._cache: OrderedDict[int, int] = OrderedDict()
+        self._room = cache // 128
+        self._missing: dict[int, float] = {}
+        self._lsu = self._back = self._l2 = self._copies = 0.0
+        self._tensor = [0.0] * SCHEDULERS
+        self._pipes = [dict[str, float]() for _ in range(SCHEDULERS)]
+        self._queues = [deque[float]() for _ in range(SCHEDULERS)]
+        self._taken = [0.0] * SCHEDULERS
+        self._ports = [deque[float]() for _ in range(SCHEDULERS)]
+        self._free, self._last = [0.0] * SCHEDULERS, [-1.0] * SCHEDULERS
+        self._greedy: list[_Warp | None] = [None] * SCHEDULERS
+        self._bars: dict[tuple[int, int], list[tuple[_Warp, bool]]] = defaultdict(list)
+        self._barriers: dict[tuple[int, int], _Barrier] = defaultdict(_Barrier)
+        self._stalls: Counter[str] = Counter()
+        self._busy: Counter[str] = Counter()
+        self._try = [0.0] * SCHEDULERS
+
+    def run(self) -> Outcome:
+        """Until all warps have ended.
+
+        Raises:
+            InvalidValue: warps that wait for what never comes.
+        """
+        mine = [[one for one in self._warps if one.number % SCHEDULERS == q] for q in range(SCHEDULERS)]
+        left, end = len(self._warps), 0.0
+        while left:
+            q = min(range(SCHEDULERS), key=self._try.__getitem__)
+            now = self._try[q]
+            if now == _NEVER:
+                stuck = {one.stopped for one in self._warps if one.stopped not in ("", "ended")}
+                raise InvalidValue(f"{self._program.name}: warps wait for {', '.join(sorted(stuck))} that never comes: "
+                                   "this kernel's barriers are not modelled")
+            best: _Warp | None = None
+            soonest = _NEVER
+            greedy = self._greedy[q]
+            for one in ([greedy] if greedy is not None else []) + mine[q][::-1]:
+                at = self._when(q, one, now)
+                if at <= now:
+                    best = one
+                    break
+                soonest = min(soonest, at)
+            if best is None:
+                self._try[q] = soonest
+                continue
+            ended = self._issue(q, best, now)
+            if ended:
+                mine[q].remove(best)
+                left, end = left - 1, max(end, now)
+            self._try[q] = max(self._free[q], now + 1)
+        per_turn = self._turn()
+        total = sum(self._stalls.values()) or 1.0
+        busy = {name: cycles / end for name, cycles in self._busy.items()}
+        return Outcome(end + self.dropped * per_turn, per_turn,
+                       {name: one / total for name, one in self._stalls.most_common()}, busy)
+
+    def _turn(self) -> float:
+        """Cycles of a turn of all warps in the steady state: from when each has turned a third of its turns until one
+        has none left."""
+        turning = [one.turns for one in self._warps if len(one.turns) > KEPT // 2]
+        if not turning:
+            return 0.0
+        start = max(times[len(times) // 3] for times in turning)
+        end = min(times[-1] for times in turning)
+        if end <= start:  # they ran one after the other
+            start, end = min(times[0] for times in turning), max(times[-1] for times in turning)
+        passed = sum(start <= at < end for times in turning for at in times)
+        return (end - start) * len(turning) / passed
+
+    def _when(self, q: int, one: _Warp, now: float) -> float:
+        """The first cycle in which a warp may issue; `_NEVER` while others must come first."""
+        if one.stopped:
+            return _NEVER
+        if one.ready > now:
+            return one.ready
+        place, info = one.steps[one.at]
+        waits = self._control[place].wait_mask
+        at = max((one.scoreboards[bar] for bar in range(6) if waits >> bar & 1), default=0.0) if waits else 0.0
+        what, number = self._kinds[place]
+        if what == "groups" and len(one.groups) > number:
+            at = max(at, one.groups[len(one.groups) - int(number) - 1])
+        elif what == "tensor wait":
+            at = max(at, one.tensor + self._table["special"])
+        if at > now:
+            return at
+        if what == "ffma":
+            return now
+        word = self._program.words[place]
+        if what in ("shared", "global"):
+            queue = self._queues[q]
+            while queue and queue[0] <= now:
+                queue.popleft()
+            if len(queue) >= self._table["queue"]:
+                one.throttled = "mio throttle" if what != "global" else "lg throttle"
+                return queue[0]
+        else:
+            free = self._tensor[q] - 2 * number if what == "tensor" else self._pipes[q].get(word.pipe, 0.0)
+            if free > now:
+                return free
+        return now
+
+    def _issue(self, q: int, one: _Warp, now: float) -> bool:
+        place, info = one.steps[one.at]
+        word, control, table = self._program.words[place], self._control[place], self._table
+        self._account(one, control, now)
+        if one.at in one.headers:
+            one.turns.append(now)
+        cost = 1.0 + self._reads.get(place, 0.0) + self._write_ports(q, now, word)
+        self._free[q], self._last[q] = now + cost, now
+        self._busy["issue"] += 1 / SCHEDULERS
+        self._greedy[q] = one if control.yield_ else None
+        one.ready, one.before, one.throttled = now + max(control.stall, 1, cost), now, ""
+        one.at += 1
+        done, read, kind = 0.0, now + table["operands"], ""
+        name, (what, number) = word.name, self._kinds[place]
+        if word.never:
+            pass
+        elif what == "ffma":
+            self._busy["fma"] += 1 / SCHEDULERS
+        elif what == "shared":
+            done, read, kind = self._shared(q, now, name, info)
+        elif what == "global":
+            done, read, kind = self._global(q, now, one, name, info)
+        elif what == "group":
+            one.groups = [*one.groups[-7:], one.copies]
+            done, kind = one.copies, "global"
+        elif what in ("bar", "arv"):
+            self._bar(one, what == "bar", info, now)
+        elif what in ("init", "arrive", "expect", "wait"):
+            one.polled = control.write_barrier
+            done = self._sync(one, what, info, now)
+        elif what == "copy":
+            self._copy(one, info, now)
+        elif what == "tensor":
+            cycles = number if name.endswith("GMMA") else number / table["warp_mma_share"]
+            self._tensor[q] = one.tensor = max(self._tensor[q], now) + cycles
+            self._busy["tensor"] += cycles / SCHEDULERS
+            done = one.tensor + table["special"]
+        else:
+            if word.pipe in _PIPE_CYCLES:
+                self._pipes[q][word.pipe] = now + _PIPE_CYCLES[word.pipe]
+            done = now + table[{"constant": "constant", "local": "l1"}.get(what, "special")]
+        if control.write_barrier < 6:
+            one.scoreboards[control.write_barrier] = max(one.scoreboards[control.write_barrier], done)
+            one.kinds[control.write_barrier] = kind
+        if control.read_barrier < 6:
+            one.scoreboards[control.read_barrier] = max(one.scoreboards[control.read_barrier], read)
+        if one.at == len(one.steps):
+            one.stopped = "ended"
+            return True
+        return False
+
+    def _account(self, one: _Warp, control: Any, now: float) -> None:
+        """Where the warp's cycles since its last issue went."""
+        at, stalls = one.before, self._stalls
+        held = min(max(one.ready, at), now)
+        stalls["barrier" if one.throttled == "barrier" else "wait"] += held - at
+        waits = [bar for bar in control.waits if one.scoreboards[bar] > held]
+        if waits:
+            last = max(waits, key=one.scoreboards.__getitem__)
+            until = min(one.scoreboards[last], now)
+            stalls[_WAITS[one.kinds[last]]] += until - held
+            held = until
+        stalls[one.throttled if one.throttled not in ("", "barrier") else "not selected"] += max(now - held - 1, 0)
+        stalls["selected"] += 1
+
+    def _write_ports(self, q: int, now: float, word: Word) -> float:
+        """Cycles that nothing issues because what was loaded has waited too long for the write ports."""
+        ports = self._ports[q]
+        if not ports or ports[0] > now:
+            return 0.0
+        idle = int(now - max(self._last[q] + 1, ports[0])) + (0 if word.writes else 1)
+        for _ in range(max(idle, 0)):
+            if ports and ports[0] <= now:
+                ports.popleft()
+        if ports and now - ports[0] >= _PATIENCE:
+            for _ in range(_CLOSED):
+                if ports and ports[0] <= now + _CLOSED:
+                    ports.popleft()
+            return float(_CLOSED)
+        return 0.0
+
+    def _queued(self, q: int, now: float, takes: float) -> float:
+        """When an access of a scheduler gets to the SM's pipe of loads and stores."""
+        self._taken[q] = max(self._taken[q], now) + takes
+        return max(self._lsu, self._taken[q] + _ON_THE_WAY - 2 - takes)
+
+    def _shared(self, q: int, now: float, name: str, info: Any) -> tuple[float, float, str]:
+        size, lanes, wavefronts, _ = info
+        takes = self._table["takes"] * max(size // 8, 1)
+        start = self._queued(q, now, takes)
+        self._lsu = start + max(wavefronts, 1)
+        self._busy["shared"] += max(wavefronts, 1)
+        self._queues[q].append(start)
+        if not name.startswith("LD"):
+            return self._lsu + 10, start + self._table["operands"] - 4, "shared"
+        pairs = max(size // 8, 1)
+        self._back = max(self._back, self._lsu) + pairs
+        for pair in range(pairs):
+            self._ports[q].append(self._back + self._table["shared"] - 16 + pair)
+        return self._back + self._table["shared"] - _ON_THE_WAY, start + self._table["operands"] - 4, "shared"
+
+    def _global(self, q: int, now: float, one: _Warp, name: str, info: Any) -> tuple[float, float, str]:
+        size, lanes, wavefronts, lines = info
+        table = self._table
+        start = self._queued(q, now, table["takes"])
+        sectors = sum(bits.bit_count() for _, bits in lines)
+        busy = max(len(lines) * table["tag_cycles"], wavefronts, sectors / 4, 1.0)
+        self._lsu = start + busy
+        self._busy["shared" if wavefronts else "l1"] += busy
+        self._queues[q].append(self._lsu if busy > 4 else start)
+        read = start + table["operands"]
+        if name.startswith(("ST", "RED")):
+            self._l2 = max(self._l2, self._lsu) + 32 * sectors / table["l2_bytes_per_cycle"]
+            self._busy["l2"] += 32 * sectors / table["l2_bytes_per_cycle"]
+            return self._lsu, max(read, self._l2 - 300), "global"
+        done = self._lsu + table["l1"] - _ON_THE_WAY
+        for line, bits in lines:
+            done = max(done, self._line(line, bits, self._lsu))
+        if name == "LDGSTS":
+            one.copies = max(one.copies, done + 10)
+            return done, read, "global"
+        return done, read, "global"
+
+    def _line(self, line: int, bits: int, now: float) -> float:
+        """When a line's sectors are there: in L1, under way, or to be brought."""
+        table, cached = self._table, self._cache.get(line, 0)
+        arrives = self._missing.get(line, 0.0)
+        if missing := bits & ~cached:
+            brought = 32 * missing.bit_count() / table["l2_bytes_per_cycle"]
+            self._l2 = max(self._l2, now) + brought
+            self._busy["l2"] += brought
+            arrives = self._missing[line] = max(arrives, self._l2 + table["dram"])
+            self._cache[line] = cached | bits
+            if len(self._cache) > self._room:
+                gone, _ = self._cache.popitem(last=False)
+                self._missing.pop(gone, None)
+        self._cache.move_to_end(line)
+        return arrives
+
+    def _wake(self, one: _Warp, at: float) -> None:
+        one.stopped, one.ready, one.throttled = "", max(at, one.ready), "barrier"
+        q = one.number % SCHEDULERS
+        self._try[q] = min(self._try[q], max(one.ready, self._free[q]))
+
+    def _bar(self, one: _Warp, waits: bool, info: int, now: float) -> None:
+        """BAR.SYNC waits, BAR.ARV only arrives."""
+        if info < 0:
+            return
+        count = (info >> 32 & _WORD) // 32 or self._of_block[one.block]
+        key = one.block, info & _WORD
+        self._bars[key].append((one, waits))
+        if waits:
+            one.stopped = "a barrier"
+        if len(self._bars[key]) >= count:
+            for other, waited in self._bars.pop(key):
+                if waited:
+                    self._wake(other, now + self._table["barrier"])
+
+    def _sync(self, one: _Warp, what: str, info: int, now: float) -> float:
+        """An instruction of an mbarrier; when its result is there."""
+        if info < 0:
+            return now
+        key, value, lanes = (one.block, info & _WORD), info >> 32 & _WORD, info >> 64
+        barrier = self._barriers[key]
+        if what == "init":
+            barrier.count = 0x100000 - (value >> 1)
+        elif what == "wait":
+            parity = value >> 31
+            before, phase = one.phases.get(key[1], (parity, -parity))
+            phase += parity != before
+            one.phases[key[1]] = parity, phase
+            if phase >= len(barrier.done):
+                one.stopped = "an mbarrier"
+                barrier.waiting.append((one, phase))
+            return max(now, barrier.done[phase] if 0 <= phase < len(barrier.done) else now) + self._table["mbarrier"]
+        else:
+            if what == "expect":
+                barrier.bytes += value
+            barrier.arrived += lanes
+            self._complete(barrier, now)
+        return now + self._table["mbarrier"]
+
+    def _copy(self, one: _Warp, info: int, now: float) -> None:
+        """The copy engine brings what the barrier expects."""
+        if info < 0:
+            return
+        table, barrier = self._table, self._barriers[one.block, info & _WORD]
+        size, barrier.bytes = barrier.bytes, 0
+        self._copies = max(self._copies, now) + size / table["copy_bytes_per_cycle"]
+        self._l2 = max(self._l2, now) + size / table["l2_bytes_per_cycle"]
+        self._busy["l2"] += size / table["l2_bytes_per_cycle"]
+        self._complete(barrier, max(self._copies, self._l2) + table["tensor_copy"])
+
+    def _complete(self, barrier: _Barrier, at: float) -> None:
+        barrier.latest = max(barrier.latest, at)
+        if barrier.arrived < barrier.count or barrier.bytes:
+            return
+        barrier.done.append(barrier.latest)
+        barrier.arrived, barrier.latest, woken = barrier.arrived - barrier.count, 0.0, barrier.waiting
+        barrier.waiting = []
+        for one, phase in woken:
+            if phase < len(barrier.done):
+                at = barrier.done[phase] + self._table["mbarrier"]
+                one.scoreboards = [max(each, at) if bar == one.polled else each
+                                   for bar, each in enumerate(one.scoreboards)]
+                self._wake(one, barrier.done[phase])
+            else:
+                barrier.waiting.append((one, phase))
+
+
+def _kind(text: str) -> tuple[str, float]:
+    """What the model does of an instruction, and a number: what a DEPBAR lets pass, the cycles of a tensor
+    instruction."""
+    name, mods, given = operands(text)
+    if name == "SYNCS":
+        return ("init" if "EXCH" in mods else "wait" if "PHASECHK" in mods else "arrive" if "A1T0" in mods
+                else "expect"), 0
+    if name == "BAR":
+        return "arv" if "ARV" in mods else "bar", 0
+    if name == "DEPBAR":
+        return "groups", int(given[1], 0) if len(given) > 1 else 0
+    if name == "WARPGROUP":
+        return ("tensor wait", 0) if "DEPBAR" in mods else ("", 0)
+    if name.endswith("GMMA"):  # 64 x N x 32 bytes of K: a quarter of it each scheduler's
+        return "tensor", int(next(one for one in mods if one.count("x") == 2).split("x")[1]) / 2
+    if name.endswith("MMA"):
+        return "tensor", 4
+    return {"LDGDEPBAR": "group", "UTMALDG": "copy", "UBLKCP": "copy", "FFMA": "ffma",
+            **dict.fromkeys(("LDS", "STS", "LDSM", "STSM", "ATOMS"), "shared"),
+            **dict.fromkeys(("LDG", "STG", "LDGSTS", "ATOMG", "RED", "REDG", "LD", "ST", "ATOM"), "global"),
+            **dict.fromkeys(("LDC", "LDCU"), "constant"), **dict.fromkeys(("LDL", "STL"), "local")}.get(name, ""), 0

@@ -18,6 +18,7 @@ from . import (
     explore,
     inspect,
     ladder,
+    limits,
     multiply,
     report,
     sass,
@@ -35,7 +36,8 @@ peakgemm --install-completion completes commands and options in your shell."""
 
 app = typer.Typer(name="peakgemm", no_args_is_help=True, epilog=EPILOG, pretty_exceptions_enable=False,
                   rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
-for _module in (ladder, sweep, bench, tune, accuracy, verify, simulate, report, multiply, explore, exercise, doctor):
+for _module in (ladder, sweep, bench, tune, accuracy, verify, simulate, limits, report, multiply, explore, exercise,
+                doctor):
     _name = _module.__name__.rpartition(".")[2]
     app.command(_name, epilog=epilog(_name))(_module.command)
 for _group in (inspect, sass, cache):

@@ -20,7 +20,7 @@ from ..simulator.core import counters
 from ..simulator.core.lanes import LaneSet
 from .semantics import State, Step, Unknown, compiled, operands
 
-#: First byte of the parameters in constant bank 0, by architecture; grid and block lie at its start.
+#: First byte of the parameters in constant bank 0 (sm_90); block and grid lie at its start.
 PARAMETERS = 0x210
 MOST_STEPS = 2_000_000
 _SECTOR, _LINE = 32, 128
@@ -30,7 +30,7 @@ _GLOBAL = frozenset(("LDG", "STG", "LDGSTS", "ATOMG", "RED", "REDG", "ATOM", "LD
 #: Barriers, copies and the like, of which `model` wants an operand.
 _NOTED = frozenset(("SYNCS", "BAR", "UTMALDG", "UBLKCP"))
 _NOTHING = frozenset(("NOP", "BSSY", "BSYNC", "WARPSYNC", "EXIT", "BRA", "DEPBAR", "LDGDEPBAR", "MEMBAR", "FENCE",
-                      "ERRBAR", "CCTL", "WARPGROUP", "NANOSLEEP", "YIELD", "ULDC", "ACQBULK", "PREEXIT", "RET"))
+                      "ERRBAR", "CCTL", "WARPGROUP", "NANOSLEEP", "YIELD", "ACQBULK", "PREEXIT", "RET"))
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,13 @@ class Access:
 @dataclass(frozen=True)
 class Segment:
     """A basic block, as some warps passed it: ``warps`` as bits; ``accesses`` and ``notes`` (a number for each warp) by
-    place; ``skipped``: places whose guard held for no lane of a warp, as bits of warps."""
+    place."""
 
     start: int
     stop: int
     warps: int
     accesses: Mapping[int, Access]
     notes: Mapping[int, tuple[int, ...]]
-    skipped: Mapping[int, int]
 
 
 @dataclass
@@ -86,7 +85,7 @@ class Path:
 
 
 class Block:
-    """One block of a launch: ``special`` registers such as ``CTAID.X``; see `constants`."""
+    """One block of a launch: ``constants`` is bank 0, ``special`` registers such as ``CTAID.X``."""
 
     def __init__(self, program: Program, texts: Mapping[int, str], threads: Sequence[int], constants: bytes,
                  special: Mapping[str, int]) -> None:
@@ -100,10 +99,11 @@ class Block:
         self._at = np.where(inside, 0, len(program.words))
         self._program, self._texts = program, texts
         self.path = Path(program, texts, self._warps)
-        self._steps: dict[int, list[tuple[int, Any]]] = {}
+        self._steps: dict[int, list[Any]] = {}
         self._seen: dict[Any, Access] = {}
         self._tainted: dict[str, Any] = {}  # by register: the lanes in which it depends on what was not computed
         self._why: dict[str, str] = {}
+        self._local: dict[str, Any] = {}
 
     def run(self) -> Path:
         """Until all lanes have ended.
@@ -123,10 +123,9 @@ class Block:
             mask = True if here.all() else here
             accesses: dict[int, Access] = {}
             notes: dict[int, tuple[int, ...]] = {}
-            skipped: dict[int, int] = {}
-            for place, work in self._block(start, stop):
-                work(mask, accesses, notes, skipped)
-            self.path.segments.append(Segment(start, stop, self._bits(here), accesses, notes, skipped))
+            for work in self._block(start, stop):
+                work(mask, accesses, notes)
+            self.path.segments.append(Segment(start, stop, self._bits(here), accesses, notes))
             last = words[stop - 1]
             goes = self._guard(last, here)
             after = np.where(here, stop, self._at)
@@ -178,16 +177,16 @@ class Block:
             self._tainted[one] = np.where(mask, lanes, self._tainted.get(one, False))
             self._why[one] = why or self._why.get(one, _DATA)
 
-    def _block(self, start: int, stop: int) -> list[tuple[int, Any]]:
+    def _block(self, start: int, stop: int) -> list[Any]:
         if start not in self._steps:
-            self._steps[start] = [(place, work) for place in range(start, stop)
-                                  if (work := self._work(place, self._program.words[place])) is not None]
+            made = (self._work(place, self._program.words[place]) for place in range(start, stop))
+            self._steps[start] = [work for work in made if work is not None]
         return self._steps[start]
 
     def _work(self, place: int, word: Word) -> Any:
         """What is done of an instruction; None: nothing."""
         text, name = self._texts[place], word.name
-        if word.never or name in _NOTHING and name != "ULDC":
+        if word.never or name in _NOTHING:
             return None
         if name in _SHARED or name in _GLOBAL:
             return self._accessing(place, word, text)
@@ -195,7 +194,7 @@ class Block:
             return self._noting(place, word, text)
         reads, writes = [str(one) for one in word.reads], [str(one) for one in word.writes]
         if name in ("LDL", "STL"):
-            return self._local(word, text)
+            return self._spill(word, text)
         step: Step | None = None
         why = ""
         try:
@@ -205,31 +204,30 @@ class Block:
         if step is None and (word.kind in ("ffma", "float", "tensor") or not writes):
             return None
 
-        def work(mask: Any, accesses: Any, notes: Any, skipped: Any) -> None:
-            if word.guard != 7 or word.negated:
-                mask = self._guard(word, mask)
+        def work(mask: Any, accesses: Any, notes: Any) -> None:
+            mask = self._guard(word, mask)
             if step is not None:
                 step(mask)
             self._taint(writes, reads, mask, why)
         return work
 
-    def _local(self, word: Word, text: str) -> Any:
+    def _spill(self, word: Word, text: str) -> Any:
         """Spilled registers: kept by the operand's text, since the stack pointer stays."""
         name, mods, given = operands(text)
         wide = "64" in mods
-        kept: dict[str, Any] = self._seen.setdefault("local", {})  # type: ignore[arg-type]
+        kept = self._local
         at = given[1] if name == "LDL" else given[0]
         if name == "LDL":
             put = self._state.target(given[0], wide)
-            return lambda mask, *_: put(kept.get(at, np.uint64(0)), self._guard(word, mask) if word.guard != 7 else mask)
+            return lambda mask, *_: put(kept.get(at, np.uint64(0)), self._guard(word, mask))
         read = self._state.source(given[1], wide)
         return lambda mask, *_: np.copyto(kept.setdefault(at, np.zeros(self._state.lanes, np.uint64)), read(),
-                                          where=mask)
+                                          where=self._guard(word, mask))
 
     def _noting(self, place: int, word: Word, text: str) -> Any:
         """The address of an mbarrier (and parity, count or bytes, in the upper half), the number of a barrier, where a
         copy goes; and from bit 64 on how many lanes take part. -1: none does."""
-        name, mods, given = operands(text)
+        name, _, given = operands(text)
         state = self._state
         brackets = [one for one in given if "[" in one]
         if name == "BAR":
@@ -243,8 +241,8 @@ class Block:
             more = state.source(rest[0]) if name == "SYNCS" and rest else state.source("0x0")
         outs = [state.target(one) for one in given if one in ("P0", "P1", "P2", "P3", "P4", "P5", "P6")]
 
-        def work(mask: Any, accesses: Any, notes: Any, skipped: Any) -> None:
-            active = self._guard(word, mask) if word.guard != 7 else mask
+        def work(mask: Any, accesses: Any, notes: Any) -> None:
+            active = self._guard(word, mask)
             full = np.broadcast_to(active, state.lanes)
             value = np.broadcast_to(at() & np.uint64(0xFFFFFFFF) | (more() & np.uint64(0xFFFFFFFF)) << np.uint64(32),
                                     state.lanes)
@@ -269,8 +267,8 @@ class Block:
         where = [str(one) for one in word.guards] + re.findall(r"U?R\d+", "".join(brackets))
         zero = [state.target(str(one)) for one in word.writes if one.kind == "R"]
 
-        def work(mask: Any, accesses: Any, notes: Any, skipped: Any) -> None:
-            active = np.broadcast_to(self._guard(word, mask) if word.guard != 7 else mask, state.lanes)
+        def work(mask: Any, accesses: Any, notes: Any) -> None:
+            active = np.broadcast_to(self._guard(word, mask), state.lanes)
             if self._tainted:
                 self._depends(where, text, active)
             accesses[place] = self._cost(place, name, size, at(), None if to is None else to(), active, load, shared,
@@ -319,8 +317,3 @@ class Block:
                 lines[warp] = tuple(sectors.items())
         return Access(size, counts, tuple(wavefronts), tuple(lines))
 
-
-def constants(grid: Sequence[int], block: Sequence[int], parameters: bytes) -> bytes:
-    """Bank 0 of a launch: block and grid at its start, then what the kernel takes."""
-    start = b"".join(int(one).to_bytes(4, "little") for one in (*block, *grid))
-    return start.ljust(PARAMETERS, b"\0") + parameters + bytes(64)

@@ -37,13 +37,11 @@ _WAITS = {"shared": "short scoreboard", "global": "long scoreboard", "": "short 
 @dataclass(frozen=True)
 class Outcome:
     """``cycles`` of a generation of blocks on an SM; ``turn``: of a turn of the main loop; ``stalls``: the share of the
-    warps' cycles by reason; ``busy``: the share of cycles of issue slots and pipes in the followed part."""
+    warps' cycles by reason."""
 
     cycles: float
     turn: float
     stalls: Mapping[str, float]
-    busy: Mapping[str, float]
-    timeline: Sequence[tuple[int, float, float, str]] = ()
 
 
 @dataclass
@@ -64,6 +62,7 @@ class _Warp:
     phases: dict[int, tuple[int, int]] = field(default_factory=dict)  # of an mbarrier: the parity and phase waited for
     turns: list[float] = field(default_factory=list)
     throttled: str = ""
+    asked: float = 0.0  # when all that it asked of global memory is there
     polled: int = 7  # the scoreboard of its last wait for an mbarrier
 
 
@@ -79,7 +78,8 @@ class _Barrier:
     waiting: list[tuple[_Warp, int]] = field(default_factory=list)
 
 
-def shortened(path: Path, warp: int, loops: Mapping[int, frozenset[int]], dropped: int) -> tuple[list[tuple[int, Any]], set[int]]:
+def shortened(path: Path, warp: int, loops: Mapping[int, frozenset[int]],
+              dropped: int) -> tuple[list[tuple[int, Any]], set[int]]:
     """A warp's instructions with what they access, without ``dropped`` turns of its loop; where turns begin."""
     segments = list(path.of(warp))
     header = main_loop(path, warp, loops)
@@ -128,7 +128,7 @@ def read_costs(path: Path, places: Sequence[int], arch: str) -> dict[int, float]
     others as they follow."""
     rule, words = rule_of(arch), path.program.words
     everything = follow([reads_of(word) for word in words], rule.reader())
-    costs = {place: step.cycles - 1 for place, step in enumerate(everything) if step is not None and step.cycles > 1}
+    costs: dict[int, float] = {place: step.cycles - 1 for place, step in enumerate(everything) if step is not None}
     for place, *found in zip(places, *steady([reads_of(words[place]) for place in places], rule), strict=True):
         cycles = [step.cycles - 1 for step in found if step is not None]
         costs[place] = sum(cycles) / len(cycles) if cycles else 0.0
@@ -153,7 +153,7 @@ class Sm:
         for number, one in enumerate(self._warps):
             one.number = number
         self._of_block = [path.warps for path in paths]
-        self._kinds = [_kind(paths[0].texts[place]) for place in range(len(self._program.words))]
+        self._kinds = [kind_of(paths[0].texts[place]) for place in range(len(self._program.words))]
         self._control = [word.control for word in self._program.words]
         self._cache: OrderedDict[int, int] = OrderedDict()
         self._room = cache // 128
@@ -168,8 +168,7 @@ class Sm:
         self._greedy: list[_Warp | None] = [None] * SCHEDULERS
         self._bars: dict[tuple[int, int], list[tuple[_Warp, bool]]] = defaultdict(list)
         self._barriers: dict[tuple[int, int], _Barrier] = defaultdict(_Barrier)
-        self._stalls: Counter[str] = Counter()
-        self._busy: Counter[str] = Counter()
+        self._stalls: defaultdict[str, float] = defaultdict(float)
         self._try = [0.0] * SCHEDULERS
 
     def run(self) -> Outcome:
@@ -206,9 +205,8 @@ class Sm:
             self._try[q] = max(self._free[q], now + 1)
         per_turn = self._turn()
         total = sum(self._stalls.values()) or 1.0
-        busy = {name: cycles / end for name, cycles in self._busy.items()}
-        return Outcome(end + self.dropped * per_turn, per_turn,
-                       {name: one / total for name, one in self._stalls.most_common()}, busy)
+        stalls = {name: one / total for name, one in sorted(self._stalls.items(), key=lambda pair: -pair[1])}
+        return Outcome(end + self.dropped * per_turn, per_turn, stalls)
 
     def _turn(self) -> float:
         """Cycles of a turn of all warps in the steady state: from when each has turned a third of its turns until one
@@ -229,7 +227,7 @@ class Sm:
             return _NEVER
         if one.ready > now:
             return one.ready
-        place, info = one.steps[one.at]
+        place, _ = one.steps[one.at]
         waits = self._control[place].wait_mask
         at = max((one.scoreboards[bar] for bar in range(6) if waits >> bar & 1), default=0.0) if waits else 0.0
         what, number = self._kinds[place]
@@ -263,20 +261,18 @@ class Sm:
             one.turns.append(now)
         cost = 1.0 + self._reads.get(place, 0.0) + self._write_ports(q, now, word)
         self._free[q], self._last[q] = now + cost, now
-        self._busy["issue"] += 1 / SCHEDULERS
         self._greedy[q] = one if control.yield_ else None
         one.ready, one.before, one.throttled = now + max(control.stall, 1, cost), now, ""
         one.at += 1
         done, read, kind = 0.0, now + table["operands"], ""
         name, (what, number) = word.name, self._kinds[place]
-        if word.never:
+        if word.never or what == "ffma":
             pass
-        elif what == "ffma":
-            self._busy["fma"] += 1 / SCHEDULERS
         elif what == "shared":
             done, read, kind = self._shared(q, now, name, info)
         elif what == "global":
             done, read, kind = self._global(q, now, one, name, info)
+            one.asked = max(one.asked, done)
         elif what == "group":
             one.groups = [*one.groups[-7:], one.copies]
             done, kind = one.copies, "global"
@@ -285,12 +281,14 @@ class Sm:
         elif what in ("init", "arrive", "expect", "wait"):
             one.polled = control.write_barrier
             done = self._sync(one, what, info, now)
+        elif what == "fence":  # all that the thread has asked is to be performed, by the definition of membar
+            done, kind = max(one.asked, now + table["special"]), "global"
+            one.ready = max(one.ready, done)
         elif what == "copy":
             self._copy(one, info, now)
         elif what == "tensor":
             cycles = number if name.endswith("GMMA") else number / table["warp_mma_share"]
             self._tensor[q] = one.tensor = max(self._tensor[q], now) + cycles
-            self._busy["tensor"] += cycles / SCHEDULERS
             done = one.tensor + table["special"]
         else:
             if word.pipe in _PIPE_CYCLES:
@@ -342,14 +340,13 @@ class Sm:
         return max(self._lsu, self._taken[q] + _ON_THE_WAY - 2 - takes)
 
     def _shared(self, q: int, now: float, name: str, info: Any) -> tuple[float, float, str]:
-        size, lanes, wavefronts, _ = info
+        size, _, wavefronts, _ = info
         takes = self._table["takes"] * max(size // 8, 1)
         start = self._queued(q, now, takes)
         self._lsu = start + max(wavefronts, 1)
-        self._busy["shared"] += max(wavefronts, 1)
         self._queues[q].append(start)
         if not name.startswith("LD"):
-            return self._lsu + 10, start + self._table["operands"] - 4, "shared"
+            return self._lsu, start + self._table["operands"] - 4, "shared"
         pairs = max(size // 8, 1)
         self._back = max(self._back, self._lsu) + pairs
         for pair in range(pairs):
@@ -357,25 +354,22 @@ class Sm:
         return self._back + self._table["shared"] - _ON_THE_WAY, start + self._table["operands"] - 4, "shared"
 
     def _global(self, q: int, now: float, one: _Warp, name: str, info: Any) -> tuple[float, float, str]:
-        size, lanes, wavefronts, lines = info
+        _, _, wavefronts, lines = info
         table = self._table
         start = self._queued(q, now, table["takes"])
         sectors = sum(bits.bit_count() for _, bits in lines)
         busy = max(len(lines) * table["tag_cycles"], wavefronts, sectors / 4, 1.0)
         self._lsu = start + busy
-        self._busy["shared" if wavefronts else "l1"] += busy
         self._queues[q].append(self._lsu if busy > 4 else start)
         read = start + table["operands"]
         if name.startswith(("ST", "RED")):
             self._l2 = max(self._l2, self._lsu) + 32 * sectors / table["l2_bytes_per_cycle"]
-            self._busy["l2"] += 32 * sectors / table["l2_bytes_per_cycle"]
-            return self._lsu, max(read, self._l2 - 300), "global"
+            return self._lsu, max(read, self._l2 - table["store_buffer"]), "global"
         done = self._lsu + table["l1"] - _ON_THE_WAY
         for line, bits in lines:
             done = max(done, self._line(line, bits, self._lsu))
         if name == "LDGSTS":
-            one.copies = max(one.copies, done + 10)
-            return done, read, "global"
+            one.copies = max(one.copies, done)
         return done, read, "global"
 
     def _line(self, line: int, bits: int, now: float) -> float:
@@ -385,7 +379,6 @@ class Sm:
         if missing := bits & ~cached:
             brought = 32 * missing.bit_count() / table["l2_bytes_per_cycle"]
             self._l2 = max(self._l2, now) + brought
-            self._busy["l2"] += brought
             arrives = self._missing[line] = max(arrives, self._l2 + table["dram"])
             self._cache[line] = cached | bits
             if len(self._cache) > self._room:
@@ -417,6 +410,7 @@ class Sm:
         """An instruction of an mbarrier; when its result is there."""
         if info < 0:
             return now
+        takes: float = self._table["mbarrier"]
         key, value, lanes = (one.block, info & _WORD), info >> 32 & _WORD, info >> 64
         barrier = self._barriers[key]
         if what == "init":
@@ -429,13 +423,13 @@ class Sm:
             if phase >= len(barrier.done):
                 one.stopped = "an mbarrier"
                 barrier.waiting.append((one, phase))
-            return max(now, barrier.done[phase] if 0 <= phase < len(barrier.done) else now) + self._table["mbarrier"]
+            return max(now, barrier.done[phase] if 0 <= phase < len(barrier.done) else now) + takes
         else:
             if what == "expect":
                 barrier.bytes += value
             barrier.arrived += lanes
             self._complete(barrier, now)
-        return now + self._table["mbarrier"]
+        return now + takes
 
     def _copy(self, one: _Warp, info: int, now: float) -> None:
         """The copy engine brings what the barrier expects."""
@@ -445,7 +439,6 @@ class Sm:
         size, barrier.bytes = barrier.bytes, 0
         self._copies = max(self._copies, now) + size / table["copy_bytes_per_cycle"]
         self._l2 = max(self._l2, now) + size / table["l2_bytes_per_cycle"]
-        self._busy["l2"] += size / table["l2_bytes_per_cycle"]
         self._complete(barrier, max(self._copies, self._l2) + table["tensor_copy"])
 
     def _complete(self, barrier: _Barrier, at: float) -> None:
@@ -465,7 +458,7 @@ class Sm:
                 barrier.waiting.append((one, phase))
 
 
-def _kind(text: str) -> tuple[str, float]:
+def kind_of(text: str) -> tuple[str, float]:
     """What the model does of an instruction, and a number: what a DEPBAR lets pass, the cycles of a tensor
     instruction."""
     name, mods, given = operands(text)
@@ -482,7 +475,7 @@ def _kind(text: str) -> tuple[str, float]:
         return "tensor", int(next(one for one in mods if one.count("x") == 2).split("x")[1]) / 2
     if name.endswith("MMA"):
         return "tensor", 4
-    return {"LDGDEPBAR": "group", "UTMALDG": "copy", "UBLKCP": "copy", "FFMA": "ffma",
+    return {"LDGDEPBAR": "group", "UTMALDG": "copy", "UBLKCP": "copy", "MEMBAR": "fence", "FFMA": "ffma",
             **dict.fromkeys(("LDS", "STS", "LDSM", "STSM", "ATOMS"), "shared"),
             **dict.fromkeys(("LDG", "STG", "LDGSTS", "ATOMG", "RED", "REDG", "LD", "ST", "ATOM"), "global"),
             **dict.fromkeys(("LDC", "LDCU"), "constant"), **dict.fromkeys(("LDL", "STL"), "local")}.get(name, ""), 0

@@ -216,7 +216,7 @@ def _shift(mods: set[str], words: Values, *_: Any) -> Any:
     return _word(_signed(top) >> np.minimum(by, np.uint64(31)).astype(np.int64)) if "S32" in mods else top >> by
 
 
-def _logic(lut: int, a: Any, b: Any, c: Any, full: Any) -> Any:
+def _logic(lut: int, full: Any, a: Any, b: Any, c: Any) -> Any:
     """The truth table ``lut`` of three words, or predicates (``full``: all bits)."""
     total = a & ~full
     for case in range(8):
@@ -227,12 +227,12 @@ def _logic(lut: int, a: Any, b: Any, c: Any, full: Any) -> Any:
 
 
 def _lop3(mods: set[str], words: Values, *_: Any) -> Any:
-    value = _logic(int(words[3]), *(word & _LOW for word in words[:3]), _LOW)
+    value = _logic(int(words[3]), _LOW, *(word & _LOW for word in words[:3]))
     return value, value != 0
 
 
 def _plop3(mods: set[str], words: Values, predicates: Values, *_: Any) -> Any:
-    return tuple(_logic(int(lut), *predicates[:3], np.True_) for lut in words[:2])
+    return tuple(_logic(int(lut), np.True_, *predicates[:3]) for lut in words[:2])
 
 
 def _compare(mods: set[str], words: Values, predicates: Values, *_: Any) -> Any:

@@ -107,7 +107,7 @@ def copy_per_warp(to: NDArray[Any], source: NDArray[Any], reads: NDArray[np.bool
     where = np.arange(len(words))[:, None] * BANKS + banks
     counted = np.bincount(index(where[np.repeat(active, len(steps), axis=1)]), minlength=len(words) * BANKS)
     fullest = counted.reshape(-1, BANKS).max(axis=1).reshape(-1, 32 // per_phase).sum(axis=1)
-    return np.maximum(target, fullest)
+    return np.asarray(np.maximum(target, fullest))
 
 
 def per_warp(address: NDArray[Any], lanes: LaneSet, size: int, load: bool) -> NDArray[np.int64]:

@@ -198,7 +198,7 @@ def main() -> None:
                     f"{row.get('cycles', row.get('error'))}" for row in rows[-1:]), flush=True)
         for threads, shared in ((256, 200 * KIB), (256, 100 * KIB), (1024, 100 * KIB), (128, 40 * KIB)):
             rows.append(bench.turnaround(threads, shared))
-    records.write(args.json, records.record(gpu, ARCH, [{"probes": rows}]))
+    records.write(args.json, records.record(gpu, ARCH, [{"found": {"probes": rows}}]))
     print(f"Record written to {args.json}")
 
 

@@ -21,6 +21,9 @@ from peakgemm.tools.limits.launches import of_rung
 from peakgemm.tools.limits.limits import limits
 
 SIZE = 4096
+#: A resource of the model, and the profiler's stalls that mean it.
+_LIKE = {"shared memory": ("mio_throttle", "short_scoreboard"), "L1": ("lg_throttle",), "issue slots": ("issue slots",),
+         "FP32 pipe": ("issue slots",)}
 COMPARED = ("instructions", "shared_loads", "shared_stores", "ldgsts", "shared_wavefronts_ld", "shared_wavefronts_st",
             "global_store_requests", "global_store_sectors", "global_load_sectors")
 
@@ -42,6 +45,7 @@ def command(json_: Annotated[Path, typer.Option("--json", help="Write the record
             "number": kernel.number, "name": kernel.name, "modelled_tflops": found["tflops"], "tflops": tflops,
             "error": found["tflops"] / tflops - 1, "limiter": found["limiter"], "profiler": _profiler(ncu),
             "stalls": found["stalls"], "busy": found["busy"],
+            "agrees": _profiler(ncu) in _LIKE.get(found["limiter"], (found["limiter"].replace(" ", "_"),)),
             "counts_off": {name: found["counts"].get(name, 0) / ncu[name] - 1 for name in COMPARED
                            if ncu.get(name) and not _accounted(name, ncu)
                            and abs(found["counts"].get(name, 0) / ncu[name] - 1) > 1e-6}}
@@ -50,9 +54,10 @@ def command(json_: Annotated[Path, typer.Option("--json", help="Write the record
               f"{row['profiler']}  {row['counts_off']}", flush=True)
     errors = sorted(abs(row["error"]) for row in rows)
     summary = {"within_15": sum(one <= 0.15 for one in errors), "within_30": sum(one <= 0.3 for one in errors),
-               "median": errors[len(errors) // 2], "largest": errors[-1]}
+               "median": errors[len(errors) // 2], "largest": errors[-1],
+               "limiters": sum(row["agrees"] for row in rows)}
     print(summary)
-    records.write(json_, records.record(None, "sm_90", [{"shape": [SIZE] * 3, "rungs": rows}], **summary))
+    records.write(json_, records.record(None, "sm_90", [{"found": {"shape": [SIZE] * 3, "rows": rows, **summary}}]))
 
 
 def _run(path: Path) -> list[dict[str, Any]]:
@@ -75,6 +80,9 @@ def _accounted(name: str, ncu: dict[str, Any]) -> bool:
 
 
 def _profiler(ncu: dict[str, Any]) -> str:
+    """The issue slots where they are that busy, else the stall that costs warps most."""
+    if ncu.get("issue_active_percent", 0.0) >= 75:
+        return "issue slots"
     stalls = {name.removeprefix("stall_"): value for name, value in ncu.items()
               if name.startswith("stall_") and value is not None}
     return max(stalls, key=stalls.__getitem__, default="")

@@ -269,6 +269,18 @@ def registers_table(record: Row) -> str:
             "Exact: the model's whole cycles a turn.\n")
 
 
+def limits_table(record: Row) -> str:
+    """Modelled beside measured, of `python -m lab.limits`."""
+    found = record["found"]
+    lines = [(f"{row['number']:02} {row['name'].replace('_', ' ')}", f"{row['modelled_tflops']:.2f}",
+              f"{row['tflops']:.2f}", f"{100 * row['error']:+.0f} %", row["limiter"],
+              row["profiler"].replace("_", " ")) for row in found["rows"]]
+    return (grid(("rung", "modelled TFLOPS", "measured", "error", "limiter by the model", "by Nsight Compute"), lines,
+                 left=(0, 4, 5))
+            + f"\n{found['within_15']} of {len(lines)} are within 15 %, {found['within_30']} within 30 %; the limiter "
+              f"agrees for {found['limiters']}.\n")
+
+
 def loads_table(record: Row) -> str:
     """What a load costs beyond its issue slot among FFMAs that write even and odd registers in turn, or as it says."""
     found = {}

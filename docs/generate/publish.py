@@ -34,7 +34,8 @@ NO_PROGRAMS = ("Not measured yet: `python -m lab.programs --json results/h100/pr
 ON_THE_SITE = {("docs/sweep.md", "sweep"), ("docs/tutorials.md", "configs"), ("docs/bill.md", "bill"),
                ("docs/bench.md", "bench"), ("docs/bench.md", "h200"), ("docs/bench.md", "workload"),
                ("docs/register-file.md", "registers"), ("docs/register-file.md", "loads"),
-               ("docs/simulator.md", "counters"), ("docs/distributed.md", "scale"), ("docs/distributed.md", "four"),
+               ("docs/simulator.md", "counters"), ("docs/limits.md", "limits"), ("docs/distributed.md", "scale"),
+               ("docs/distributed.md", "four"),
                ("docs/contributing/compilers.md", "compilers"), ("docs/contributing/compilers.md", "speed"),
                ("docs/reproducible.md", "reproducible"), ("docs/linalg.md", "linalg"), ("docs/programs.md", "programs"),
                ("docs/large.md", "one"), ("docs/large.md", "two"), ("docs/first-steps.md", "newcomer")}
@@ -165,6 +166,8 @@ class Checkout:
         for record in self.load_any("../sm_90/compilers.json"):
             yield ("docs/contributing/compilers.md", "compilers",
                    compilers.compilers_table(record) + f"\nCommand: `{record['command']}`.\n")
+        for record in self.load_any("limits.json"):
+            yield "docs/limits.md", "limits", markdown.limits_table(record) + f"\nCommand: `{record['command']}`.\n"
         for record in self.load_any("registers.json"):
             yield "docs/register-file.md", "loads", markdown.loads_table(record)
             yield ("docs/register-file.md", "registers", markdown.registers_table(record)

@@ -51,7 +51,7 @@ PARTS = {
     "Use": ("about/readme", "first-steps", "arrays", "torch", "jax", "linalg", "large", "distributed", "precisions",
             "reproducible", "accuracy", "emulation", "commands", "caches"),
     "API": ("api",),
-    "Learn": ("ladder", "rungs/*", "tutorials", "simulator", "explorer", "inspect", "sass", "sass-tuning",
+    "Learn": ("ladder", "rungs/*", "tutorials", "simulator", "explorer", "limits", "inspect", "sass", "sass-tuning",
               "register-file", "bill", "sweep", "glossary"),
     "Numbers": ("bench", "programs", "records", "measuring", "report"),
     "Contribute": ("about/contributing", "contributing/*", "notebook/README", "notebook/*", "about/changelog"),

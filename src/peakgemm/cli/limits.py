@@ -55,7 +55,7 @@ def command(
         _chart(one)
     if len(found) > 1:
         _compare(*found)
-    keep(json, records.record(None, "sm_90", [{"limits": found}]), "Figures written")
+    keep(json, records.record(None, "sm_90", [{"found": {"limits": found}}]), "Figures written")
 
 
 def _chart(one: dict[str, Any]) -> None:
@@ -71,6 +71,8 @@ def _chart(one: dict[str, Any]) -> None:
     out.print("  Warps: " + ", ".join(f"{name} {100 * share:.0f} %" for name, share in list(one["stalls"].items())[:6]
                                      ), soft_wrap=True)
     out.print(f"  Limited by: {one['limiter']}. {one['next']}.", style="bold", soft_wrap=True)
+    for said in one["widened"]:
+        out.print(f"  {said}.", soft_wrap=True)
     if one["guessed"]:
         out.print(f"  What is loaded was taken to be zero, and {one['guessed'][0]} depends on it.", soft_wrap=True)
     if not one["measured_latencies"]:

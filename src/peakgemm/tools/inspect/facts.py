@@ -137,7 +137,16 @@ def _roofline(subject: Subject, limits: Architecture | None, what: Mix | None,
         "bound_tflops": bound_tflops(peak, limits.gpu_bandwidth_gbs, asked) if asked and (known or not tensor)
         else None,
         "issue_ceiling": issue, "issue_tflops": None if issue is None else issue * limits.peak_tflops,
+        "shared_tflops": None if tensor or what is None else _shared_share(what, limits) * limits.peak_tflops or None,
     }
+
+
+def _shared_share(what: Mix, limits: Architecture) -> float:
+    """The share of the FP32 peak at which the loop's loads from shared memory come back, a pair of registers a cycle to
+    all sub-partitions, without a bank conflict; 0: it loads nothing, or computes nothing."""
+    pairs = sum(max(int(wide) // 64, 1) * count for wide, count in what.widths.get("LDS", {}).items())
+    issue = 128 // limits.fp32_lanes_per_sm  # cycles of an FFMA
+    return min(1.0, issue * what.ffma / (limits.sub_partitions * pairs)) if pairs else 0.0
 
 
 def _loop_bytes_per_flop(what: Mix | None) -> float | None:

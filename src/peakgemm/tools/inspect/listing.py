@@ -109,7 +109,7 @@ def read(subject: Subject, with_text: bool = False) -> Listing:
     places = loop.places if loop else range(len(code))
     live = pressure(program)
     lines = _lines(program, places, live, rule)
-    ptx = _ptx_text(subject.cubin) if with_text else ()
+    ptx = ptx_text(subject.cubin) if with_text else ()
     if with_text:
         if not ptx:
             notes.append("The cubin holds no PTX (compile with line information: nvcc -lineinfo), so SASS stands "
@@ -175,7 +175,7 @@ def _lines(program: Program, places: Sequence[int], live: dict[int, int], rule: 
     return lines
 
 
-def _ptx_text(cubin: Cubin) -> tuple[str, ...]:
+def ptx_text(cubin: Cubin) -> tuple[str, ...]:
     """The PTX that the cubin was assembled from, its comments and directives about lines empty; nvJitLink numbers
     it."""
     section = next((one for one in cubin.sections if one.name.startswith(_PTX_SECTION)), None)

@@ -118,6 +118,9 @@ def _roofline(roofline: Mapping[str, Any] | None) -> Lines:
     if roofline["bound_tflops"] is not None:
         yield "bound", (f"{roofline['bound_tflops']:.1f} TFLOPS on {roofline['gpu']} ({roofline['bytes_per_flop']:.4f} "
                         "bytes of global memory a FLOP, no cache helping)")
+    if roofline["shared_tflops"] is not None:
+        yield "shared memory", (f"{roofline['shared_tflops']:.1f} TFLOPS without bank conflicts; with them: "
+                                "peakgemm limits")
     if roofline["issue_tflops"] is not None:
         yield "issue slots", (f"{roofline['issue_tflops']:.1f} TFLOPS ({100 * roofline['issue_ceiling']:.1f} % of "
                               "peak, modelled)")

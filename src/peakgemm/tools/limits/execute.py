@@ -215,14 +215,18 @@ class Block:
         """Spilled registers: kept by the operand's text, since the stack pointer stays."""
         name, mods, given = operands(text)
         wide = "64" in mods
-        kept = self._local
-        at = given[1] if name == "LDL" else given[0]
-        if name == "LDL":
-            put = self._state.target(given[0], wide)
-            return lambda mask, *_: put(kept.get(at, np.uint64(0)), self._guard(word, mask))
-        read = self._state.source(given[1], wide)
-        return lambda mask, *_: np.copyto(kept.setdefault(at, np.zeros(self._state.lanes, np.uint64)), read(),
-                                          where=self._guard(word, mask))
+        load, kept = name == "LDL", self._local
+        register, at = given if load else given[::-1]
+        put, read = self._state.target(register, wide), self._state.source(register, wide)
+
+        def work(mask: Any, accesses: Any, notes: Any) -> None:
+            mask = self._guard(word, mask)
+            if load:
+                put(kept.get(at, np.uint64(0)), mask)
+            else:
+                np.copyto(kept.setdefault(at, np.zeros(self._state.lanes, np.uint64)), read(), where=mask)
+            self._taint([register if load else at], [at if load else register], mask)
+        return work
 
     def _noting(self, place: int, word: Word, text: str) -> Any:
         """The address of an mbarrier (and parity, count or bytes, in the upper half), the number of a barrier, where a

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path as File
 from typing import Any
 
 from ...errors import InvalidValue
+from ..inspect.listing import ptx_text
 from .execute import Path
 from .launches import Launch
 from .model import SCHEDULERS, Outcome, Sm, kind_of, read_costs
+from .semantics import operands
 
 _TABLES = File(__file__).parent
 _SM_MEMORY = 256 << 10  # bytes of L1 and shared memory together
@@ -105,7 +108,7 @@ def limits(launch: Launch, gpu: str = "h100") -> dict[str, Any]:
     last = whole if whole and resident == fit.blocks_per_sm else generation(resident) if rest else None
     shown = whole or last
     assert shown is not None  # a grid has a block
-    cycles = waves * (whole.cycles + known["block"] if whole else 0) + (last.cycles + known["block"] if last else 0)
+    cycles: float = sum(times * (one.cycles + known["block"]) for times, one in ((waves, whole), (1, last)) if one)
     flops = launch.flops or _flops(first) * launch.blocks
     floors = _floors(launch, first, known, places)
     cycles = max(cycles, *floors.values())
@@ -120,7 +123,25 @@ def limits(launch: Launch, gpu: str = "h100") -> dict[str, Any]:
         "blocks": launch.blocks, "blocks_per_sm": fit.blocks_per_sm, "occupancy": fit.fraction,
         "limited_by": fit.limited_by, "waves": launch.blocks / (sms * fit.blocks_per_sm),
         "counts": {name: launch.blocks * value for name, value in sorted(found.items())},
-        "guessed": sorted(first.guessed)[:3]}
+        "widened": widened(launch), "guessed": sorted(first.guessed)[:3]}
+
+
+def widened(launch: Launch) -> list[str]:
+    """Where the accesses that run are others than the PTX's, which `peakgemm simulate` counts: what ptxas made."""
+    said = []
+    text = "\n".join(ptx_text(launch.cubin))
+    for what, ptx, name in (("loads from shared memory", r"ld\.(?:volatile\.)?shared", "LDS"),
+                            ("stores to shared memory", r"st\.(?:volatile\.)?shared", "STS"),
+                            ("global loads", r"ld\.global(?:\.nc)?", "LDG")):
+        asked = Counter(int(bits) // 8 * int(count or 1) for count, bits in re.findall(
+            rf"\b{ptx}(?:\.v([24]))?\.[a-z](\d+)\b", text))
+        runs = Counter(max((int(one) for one in operands(launch.texts[place])[1] if one in ("64", "128")), default=32)
+                       // 8 for place, word in enumerate(launch.program.words) if word.name == name and not word.never)
+        if asked and runs and max(runs) > max(asked):
+            each = max(runs) // max(asked)
+            said.append(f"ptxas joins {what}: {each} of {max(asked)} bytes in the PTX run as one of {max(runs)} "
+                        f"({asked[max(asked)]} instructions as {runs[max(runs)]})")
+    return said
 
 
 def _flops(path: Path) -> float:
@@ -135,7 +156,7 @@ def _floors(launch: Launch, path: Path, known: Mapping[str, Any], places: Any) -
     kinds = {place: kind_of(launch.texts[place]) for place in executed}
     fma = sum(times * (1 + reads.get(place, 0.0)) for place, times in executed.items() if words[place].is_ffma)
     tensor = sum(times * kinds[place][1] for place, times in executed.items() if kinds[place][0] == "tensor")
-    shared = lines = sectors = 0.0
+    shared, lines, sectors = 0, 0.0, 0
     for one in path.segments:
         for access in one.accesses.values():
             shared += sum(access.wavefronts)

@@ -2,6 +2,7 @@
 
     python -m lab.latencies --json results/h100/latencies.json
     python -m lab.latencies --compile --json FOLDER     # the cubins alone, without a GPU
+    python -m lab.latencies --table --json results/h100/latencies.json    # for `peakgemm limits`, from it
 
 Each row is a probe of latencies.cu: ``cycles`` for one operation of a warp (``block``: of all warps of the block), the
 median over the SMs, the least of some launches. A chain gives a latency, a stream of independent operations a rate.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -27,11 +29,13 @@ from peakgemm.runtime.launch import Launcher, load
 from peakgemm.runtime.memory import DeviceMemory
 from peakgemm.runtime.source import assemble
 from peakgemm.runtime.tensor_map import Box
+from peakgemm.tools import limits
 from peakgemm.tools.bench import records
 
 SOURCE, ENTRY, ARCH = Path(__file__).with_suffix(".cu"), "probe", "sm_90a"
 CONVENTION = Convention(addresses=(0, 1), values="iiqq", dependent=False)  # sink, data; turns, stride, range, clocks
 SHARED, LAUNCHES, LANES = 80 << 10, 3, 32
+TABLE = Path(limits.__file__).with_name("h100.json")
 KIB, MIB = 1 << 10, 1 << 20
 MEMORY = 1 << 30  # of which the first half is chased and streamed through, the other one flushes L2
 QUEUE_LENGTH = 24
@@ -173,11 +177,41 @@ class Bench:
         return list(self._clocks[:count])
 
 
+def table(rows: Sequence[Mapping[str, Any]], gpu_sms: int, before: Mapping[str, Any]) -> dict[str, Any]:
+    """The table of a GPU for `peakgemm limits`: what the probes tell; the rest as ``before``, in its ``guessed``."""
+    def cycles(probe: str, warps: int | None = None, **what: int) -> list[float]:
+        return [row["cycles"] / 1.0 for row in rows if row["probe"] == probe and "cycles" in row
+                and warps in (None, row.get("warps")) and all(
+                    {**row["macros"], **row}.get(name) == value for name, value in what.items())]
+
+    l2, = cycles("ldg_chase", range=8 * MIB, blocks=gpu_sms)
+    dram, = cycles("ldg_chase", range=512 * MIB, blocks=gpu_sms)
+    box, = cycles("tensor_copy", IN_FLIGHT=1, blocks=gpu_sms)
+    engine = 16 * KIB / min(cycles("bulk", IN_FLIGHT=4, stride=16 * KIB, blocks=1))
+    streams = [512 * row["warps"] / row["cycles"] for row in rows if row["probe"] == "stream" and "cycles" in row
+               and row["range"] == 16 * MIB and not row["macros"]["CACHED"]]
+    found = {
+        "shared": cycles("lds_chase", WIDTH=1, stride=4)[0], "l1": cycles("ldg_chase", CACHED=1)[0], "l2": l2,
+        "dram": dram, "tag_cycles": cycles("ldg_rate", 16, WIDTH=1, stride=128)[0] / (16 * LANES),
+        "l2_bytes_per_cycle": max(streams), "barrier": cycles("bar", 8)[0], "mbarrier": cycles("ping_pong")[0] / 2,
+        "copy_bytes_per_cycle": engine, "tensor_copy": box - 16 * KIB / engine + dram - l2,
+        "block": next(row["cycles"] for row in rows if row["probe"] == "blocks" and row["threads"] == 256),
+        "warp_mma_share": 4 / (cycles("hmma_rate", 8, WIDTH=2)[0] / 2)}
+    guessed = sorted(set(before) - set(found) - {"gpu", "arch", "measured", "note", "guessed", "takes"})
+    return {**before, **{name: round(value, 3) for name, value in found.items()}, "measured": True, "guessed": guessed}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--compile", action="store_true", help="write the cubins to the folder --json")
+    parser.add_argument("--table", action="store_true", help="write the table of the GPU from the record --json")
     args = parser.parse_args()
+    if args.table:
+        record = json.loads(args.json.read_text(encoding="utf-8"))
+        made = table(record["found"]["probes"], record["device"]["sm_count"], json.loads(TABLE.read_text()))
+        TABLE.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+        return
     if args.compile:
         args.json.mkdir(parents=True, exist_ok=True)
         for number, (probe, compiled) in enumerate(zip(PROBES, in_parallel(Probe.compiled, PROBES), strict=True)):

@@ -23,7 +23,7 @@ _FULL = 0.75
 #: What a limit asks for, and the rung that shows it.
 NEXT = {
     "issue slots": "Let each thread compute a larger tile, so that more of what issues is FFMA (14, and 16 for SASS)",
-    "FP32 pipe": "Nothing but FFMAs is left: tensor cores are the way past the peak (rung 18)",
+    "FP32 pipe": "Nothing but FFMAs is left: tensor cores are the way past the peak (rung 17)",
     "tensor pipe": "The tensor cores are busy: fewer products, or narrower operands",
     "shared memory": "Fewer wavefronts for an FFMA: pad or swizzle against conflicts (04), load 16 bytes (05), give a "
                      "thread a larger tile (06, 07), let lanes share addresses (12)",

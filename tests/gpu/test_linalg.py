@@ -344,7 +344,7 @@ def test_least_squares(precision: str) -> None:
     want = torch.linalg.pinv(a.mT.double()) @ b[:600].double()
     torch.testing.assert_close(wide.double(), want, rtol=1e-3, atol=1e-5)
     a[:, 7] = a[:, 3]
-    with pytest.raises(linalg.RankDeficient, match="a has rank 599 of 600"):
+    with pytest.raises(linalg.RankDeficient, match="matrix has rank 599 of 600"):
         linalg.lstsq(a, b, precision=precision)
 
 

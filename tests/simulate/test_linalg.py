@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 import linalg_case
-from linalg_case import LAYOUTS, Case, Interpreter, definite, half, laid_out, mT, normal
+from linalg_case import LAYOUTS, Case, Interpreter, definite, half, interpret, laid_out, mT, normal
 from peakgemm import linalg
+from peakgemm.arrays.base import View
 from peakgemm.kernels.linalg import leaves
-from peakgemm.linalg import general, orthogonal, positive_definite, triangular
+from peakgemm.linalg import blocked, general, orthogonal, positive_definite, triangular
+from peakgemm.linalg.program import Program, external
 
 SMALL = [*laid_out(linalg_case.products(33, 20)), *list(laid_out(linalg_case.triangles(37, 5)))[::2],
          *laid_out(linalg_case.definites(37, 5)), *laid_out(linalg_case.generals(37, 5)),
@@ -112,15 +114,15 @@ def hostile(m: int, n: int) -> dict[str, Any]:
             "small": 1e-15 * zeros, "Hilbert": 1 / (np.arange(m)[:, None] + np.arange(n) + 1)}
 
 
-@pytest.mark.parametrize(("m", "n", "panel"), [(90, 60, 512), (70, 70, 32)])
+@pytest.mark.parametrize(("m", "n", "panel", "precision"), [(90, 60, 512, "ieee"), (70, 70, 32, "emulated")])
 @pytest.mark.parametrize("family", hostile(2, 2))
 def test_hostile_columns(interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch, family: str, m: int, n: int,
-                         panel: int) -> None:
+                         panel: int, precision: str) -> None:
     """Errors of columns are at most three roundings for each root of a column; Q is as orthonormal as that of well-
     conditioned matrices, and the rank is at most that of singular values beyond rounding errors."""
     monkeypatch.setattr(orthogonal, "_PANEL", panel)
     a = hostile(m, n)[family].astype(np.float32)
-    q, r, rank = (np.float64(x) for x in linalg.qr_ex(a))
+    q, r, rank = (np.float64(x) for x in linalg.qr_ex(a, precision=precision))
     norms = np.linalg.norm(np.float64(a), axis=0)
     scaled = np.float64(a) / np.where(norms > 0, norms, 1)
     unit = 2.0**-24
@@ -129,6 +131,27 @@ def test_hostile_columns(interpreter: Interpreter, monkeypatch: pytest.MonkeyPat
     singular = np.linalg.svd(scaled, compute_uv=False)
     assert (singular > 1e-2).sum() <= rank <= (singular > 2 * unit).sum()
     assert not np.tril(r, -1).any() and (np.diagonal(r) >= 0).all()
+
+
+def test_columns_that_are_skipped() -> None:
+    """A factor of several blocks whose inverses grow is that of the columns kept; of the others no more than the floor
+    is left."""
+    n, unit = 200, 2.0**-24
+    steps = np.linspace(0, 1, 1100)[:, None] ** np.arange(n)
+    shift = 64 * unit
+    steps /= np.linalg.norm(steps, axis=0)
+    gram = (steps.T @ steps + shift * np.eye(n)).astype(np.float32)
+    program, whole = Program("ieee", "sm_90"), View(0, (1, n, n), (n * n, n, 1))
+    blocked.factor(program, external(1, whole), external(2, whole), None, floor=4 * shift)
+    factor = np.zeros((n, n), np.float32)
+    interpret(program, [gram.copy().reshape(-1), factor.reshape(-1)])
+    factor = np.float64(factor)
+    skipped = np.diagonal(factor) < 0
+    factor[skipped, skipped] = 0
+    rest = np.tril(gram - factor @ factor.T)
+    assert 100 < skipped.sum() < n and not factor[:, skipped].any()
+    assert abs(rest[:, ~skipped]).max() < 8 * unit
+    assert (abs(rest[skipped, skipped]) < 4.1 * shift).all()
 
 
 def test_random_numbers_are_for_skipped_columns_alone(interpreter: Interpreter) -> None:

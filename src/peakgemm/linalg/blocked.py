@@ -31,12 +31,14 @@ class Inverses:
         blocks: ``(batch, blocks, width, width)``, zeros above each diagonal.
         flags: an int32 for each block, whether its inverse grows too much to be multiplied with; None: nobody asks.
         unit: whether the triangle's diagonal is taken for ones.
+        minus_identity: whether the identity was subtracted from each of ``blocks``.
     """
 
     width: int
     blocks: Matrix
     flags: Matrix | None = None
     unit: bool = False
+    minus_identity: bool = False
 
     def block(self, index: int, size: int) -> Matrix:
         """The inverse of one block of that size, of each matrix of the batch."""
@@ -78,6 +80,18 @@ def invert_blocks(program: Program, lower: Matrix, width: int, unit: bool = Fals
     return inverses
 
 
+def subtract_identity(program: Program, lower: Matrix, inverses: Inverses) -> Inverses:
+    """The inverses less the identity, for `solve` of a triangle near it.
+
+    Emulated products check that no large number hides small ones, as ones on a diagonal do, and fall back to FFMA.
+    """
+    for index, first in enumerate(range(0, lower.rows, inverses.width)):
+        block = inverses.block(index, min(inverses.width, lower.rows - first))
+        program.kernel(leaves.triangle(program.arch, block.rows, block.columns, block.layout, block.layout,
+                                       block.shape[0], minus_identity=True), a=block, c=block)
+    return replace(inverses, minus_identity=True)
+
+
 def _flags(program: Program, lower: Matrix, inverses: Matrix, width: int, unit: bool) -> Matrix:
     """An int32 for each diagonal block of ``lower``: whether its inverse grows too much to be multiplied with."""
     count, size, _ = lower.shape
@@ -87,11 +101,12 @@ def _flags(program: Program, lower: Matrix, inverses: Matrix, width: int, unit: 
     return flags
 
 
-def _substitute(program: Program, corner: Matrix, right: Matrix, out: Matrix, flags: Matrix, block: int = 0, *,
-                unit: bool = False, transposed: bool = False) -> None:
-    """``out := corner^-1 right`` for matrices of the batch whose ``block`` is flagged."""
+def _substitute(program: Program, corner: Matrix, right: Matrix, out: Matrix, flags: Matrix | None = None,
+                block: int = 0, *, unit: bool = False, transposed: bool = False, skips: bool = False) -> None:
+    """``out := corner^-1 right``; of ``flags``, for matrices of the batch whose ``block`` is flagged."""
     launch = leaves.substitute(program.arch, corner.rows, right.columns, corner.layout, right.layout, out.layout,
-                               corner.shape[0], block=block, blocks=flags.columns, unit=unit, transposed=transposed)
+                               corner.shape[0], block=block, blocks=flags.columns if flags else 0, unit=unit,
+                               transposed=transposed, skips=skips)
     program.kernel(launch, a=corner, b=right, c0=flags, c=out)
 
 
@@ -149,7 +164,8 @@ def solve(program: Program, lower: Matrix, inverses: Inverses, right: Matrix, ou
             rest = between.block(0, 0, rows, columns)
             program.product(rest, factor, solved, source, alpha=-1.0, beta=alpha, sparse=True)
             source, scale = rest, 1.0
-        program.product(target, inverse, source, alpha=scale, sparse=True)
+        old, beta = (source, scale) if inverses.minus_identity else (None, 0.0)
+        program.product(target, inverse, source, old, alpha=scale, beta=beta, sparse=True)
         if inverses.flags is not None:
             _substitute(program, lower.diagonal(first, rows), source, target, inverses.flags, index, unit=inverses.unit,
                         transposed=transposed)
@@ -191,9 +207,12 @@ def factor(program: Program, matrix: Matrix, out: Matrix, info: Matrix | None, s
                      leaves.skipping_block(program.arch, *layouts, first=first, floor=floor))
             program.kernel(block, a=panel, c=target, c0=info, workspace=inverse)
             unsolved, solved = (x.block(width, 0, rows - width, width) for x in (panel, target))
+            corner = target.block(0, 0, width, width)
+            if floor is not None and rows > width:  # inverses grow where pivots are as small as the floor
+                _substitute(program, corner, unsolved.mT, solved.mT, skips=True)
+                return
             program.product(solved, unsolved, inverse.diagonal(0, width).mT, sparse=True)
             if stable and rows > width:
-                corner = target.block(0, 0, width, width)
                 _substitute(program, corner, unsolved.mT, solved.mT, _flags(program, corner, inverse, BLOCK, False))
             return
         half = largest_half(width)

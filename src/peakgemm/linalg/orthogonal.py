@@ -25,7 +25,7 @@ from ..errors import InvalidValue, PeakgemmError
 from ..kernels.linalg import qr_steps
 from ..kernels.linalg.qr_steps import Mode
 from ..problem import Triangle
-from .blocked import factor, invert_blocks
+from .blocked import factor, invert_blocks, subtract_identity
 from .blocked import solve as solve_blocks
 from .call import Operation, batch_of, run, shape_of
 from .positive_definite import first_nonzero
@@ -328,7 +328,10 @@ def _round(program: Program, panel: Matrix, out: Matrix, lower: Matrix, skipped:
     scaled(Mode.GRAM, gram, lower)
     factor(program, lower, gram, None, floor=_SKIPPED * shift if shifted else _FLOOR)
     scaled(Mode.FACTOR, gram, lower)
-    solve_blocks(program, lower, invert_blocks(program, lower, _INVERTED, stable=True), panel.mT, out.mT)
+    inverses = invert_blocks(program, lower, _INVERTED, stable=True)
+    if program.precision != "ieee":
+        inverses = subtract_identity(program, lower, inverses)
+    solve_blocks(program, lower, inverses, panel.mT, out.mT)
 
 
 def _sums_of_squares(program: Program, a: Matrix, b: Matrix, x: Matrix, sums: Matrix) -> None:

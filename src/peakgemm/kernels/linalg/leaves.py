@@ -40,15 +40,17 @@ class Strides:
 
 
 def triangle(arch: str, rows: int, columns: int, source: Strides, target: Strides, count: int, *, unit: bool = False,
-             mirror: bool = False) -> Launch:
-    """C := the lower triangle of A, with zeros above it, and ones on the diagonal where ``unit``.
+             mirror: bool = False, minus_identity: bool = False) -> Launch:
+    """C := the lower triangle of A, or of A less the identity, with zeros above it, and ones on the diagonal where
+    ``unit``.
 
     ``mirror``: the square C := the symmetric matrix of which A has the lower triangle. C may be A, by the same strides.
     """
     lines = count * tiles(rows)
     strip = _STRIP if lines * tiles(columns) >= _MANY_TILES else 1
     blocks = lines * -(-tiles(columns) // strip)
-    return launch_of("triangle", arch, blocks, "6q6i", source, target, rows, columns, unit, mirror, strip, 0)
+    return launch_of("triangle", arch, blocks, "6q6i", source, target, rows, columns, unit, mirror, strip,
+                     minus_identity)
 
 
 def cholesky_block(arch: str, n: int, matrix: Strides, factor: Strides, inverse: Strides, count: int, *,
@@ -155,15 +157,17 @@ def growth(arch: str, n: int, size: int, matrix: Strides, count: int, bound: flo
 
 
 def substitute(arch: str, size: int, columns: int, matrix: Strides, right: Strides, target: Strides, count: int, *,
-               block: int = 0, blocks: int = 0, unit: bool = False, transposed: bool = False) -> Launch:
+               block: int = 0, blocks: int = 0, unit: bool = False, transposed: bool = False,
+               skips: bool = False) -> Launch:
     """C := L^-1 B, or L^-T B where ``transposed``, by substitution.
 
-    A: L, ``size`` rows. B and C: ``size`` x ``columns``; they may be the same. C0, if there are ``blocks``: the flags
-    of `growth`, so many for each matrix: only where number ``block`` says that an inverse grows too much it is done.
+    A: L, ``size`` rows; ``skips``: as `skipping_block` leaves it. B and C: ``size`` x ``columns``; they may be the
+    same. C0, if there are ``blocks``: the flags of `growth`, so many for each matrix: only where number ``block`` says
+    that an inverse grows too much it is done.
     """
-    values = matrix, right, target, size, columns, unit, transposed, block, blocks
+    values = matrix, right, target, size, columns, unit, transposed, block, blocks, skips, 0
     shared = 4 * BLOCK * (BLOCK + 4 + 2 * _TILE)
-    return launch_of("substitute", arch, count * tiles(columns), "9q6i", *values, shared=shared)
+    return launch_of("substitute", arch, count * tiles(columns), "9q8i", *values, shared=shared)
 
 
 def recipes(arch: str) -> list[Recipe]:

@@ -5,7 +5,8 @@
 // subtract their products from the rows below. Upwards, with L^T, is the same walk from the last row, with strides
 // negated and swapped. The bottleneck is the one warp, and the latency of loads.
 //
-// A: L. B: T. C: X, which may be T. C0: int32, `blocks` for each matrix of the batch: where number `block` is 0 nothing
+// A: L; where it `skips`, a negative diagonal element marks a row of X that is zeros (skipping_block.cu). B: T. C: X, which
+// may be T. C0: int32, `blocks` for each matrix of the batch: where number `block` is 0 nothing
 // is done; no `blocks`: it is done.
 
 #include "include/linalg/strides.cuh"
@@ -13,7 +14,7 @@
 
 struct Substitute {
   Strides matrix, from, to;
-  int size, columns, unit, transposed, block, blocks;
+  int size, columns, unit, transposed, block, blocks, skips, unused;
 };
 constexpr int TILE = 32, WARPS = 8, THREADS = 32 * WARPS, SQUARE = 128;
 
@@ -114,7 +115,7 @@ linalg_substitute(const float* A, const float* B, const float* C0, float* C, cha
       __syncthreads();
       if (float* const pivot = &shared.left[threadIdx.x % SQUARE][threadIdx.x % SQUARE];
           k == i && threadIdx.x < in_tiles(s.size - i))
-        *pivot = 1.f / *pivot;
+        *pivot = s.skips && *pivot < 0.f ? 0.f : 1.f / *pivot;
       __syncthreads();
       // Of a square on the left all rows at once; of that on the diagonal TILE by TILE, and then the rows below.
 #pragma unroll 1

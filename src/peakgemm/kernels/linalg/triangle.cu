@@ -4,7 +4,7 @@
 // Idea: tiles of 32 x 32 by way of shared memory, so that reads and writes are both of consecutive words, whichever way
 // either matrix is stored. Tiles above the diagonal are not read. The bottleneck is DRAM.
 //
-// A: the matrix. C: the copy, which may be A: then only what changes is written.
+// A: the matrix, less the identity where `minus_identity`. C: the copy, which may be A: then only what changes is written.
 
 #include "include/linalg/strides.cuh"
 #include "include/ptx/dependents.cuh"
@@ -12,7 +12,7 @@
 struct Triangle {
   Strides from, to;
   int rows, columns, unit, mirror;
-  int strip, unused;  // tiles of a row that a block copies
+  int strip, minus_identity;  // tiles of a row that a block copies
 };
 constexpr int TILE = 32, WARPS = 8, THREADS = 32 * WARPS, LINES = TILE / WARPS;
 
@@ -38,7 +38,7 @@ linalg_triangle(const float* A, const float* B, const float* C0, float* C, char*
       const int row = TILE * i + r, column = TILE * j + c;
       float value = row == column;
       if (row < s.rows && column < s.columns && (column < row || (column == row && !s.unit)))
-        value = from[s.from.at(row, column)];
+        value = from[s.from.at(row, column)] - (s.minus_identity && row == column ? 1.f : 0.f);
       tile[r][c] = value;
     }
     __syncthreads();

@@ -18,7 +18,7 @@ from lab.runner import run
 from peakgemm.kernels.registry import LADDER
 from peakgemm.tools.bench import records
 from peakgemm.tools.limits.launches import of_rung
-from peakgemm.tools.limits.limits import limits
+from peakgemm.tools.limits.limits import FULL, limits
 
 SIZE = 4096
 #: A resource of the model, and the profiler's stalls that mean it.
@@ -81,7 +81,7 @@ def _accounted(name: str, ncu: dict[str, Any]) -> bool:
 
 def _profiler(ncu: dict[str, Any]) -> str:
     """The issue slots where they are that busy, else the stall that costs warps most."""
-    if ncu.get("issue_active_percent", 0.0) >= 75:
+    if ncu.get("issue_active_percent", 0.0) >= 100 * FULL:
         return "issue slots"
     stalls = {name.removeprefix("stall_"): value for name, value in ncu.items()
               if name.startswith("stall_") and value is not None}

@@ -113,10 +113,11 @@ linalg_lu_panel(const float* A, const float* B, const float* C0, float* C, char*
   previous_kernel_has_ended();
 #pragma unroll
   for (int i = 0; i < ROWS; ++i) {
-    each_element(tile, s.panel, [&](int r, int c, float* word) {
+    each_element(tile, s.panel, [&](int r, int c, float* word) {  // all at once on their way
       const int row = top + i * 32 + r;
-      *word = row < s.rows && c < s.columns ? panel[s.panel.at(row, c)] : 0.f;
+      copy4_or_zero(shared_address(word), panel + s.panel.at(row, c), row < s.rows && c < s.columns);
     });
+    copies_wait_all();
     __syncwarp();
 #pragma unroll
     for (int c = 0; c < COLUMNS; ++c) v[i][c] = tile[lane * (COLUMNS + 1) + c];

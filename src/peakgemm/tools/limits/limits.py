@@ -18,8 +18,8 @@ from .semantics import operands
 
 _TABLES = File(__file__).parent
 _SM_MEMORY = 256 << 10  # bytes of L1 and shared memory together
-#: A resource that is busy for this share of the time limits the kernel.
-_FULL = 0.75
+#: A resource that is busy for this share of the time limits the kernel: below it Nsight Compute speaks of latency.
+FULL = 0.6
 #: What a limit asks for, and the rung that shows it.
 NEXT = {
     "issue slots": "Let each thread compute a larger tile, so that more of what issues is FFMA (14, and 16 for SASS)",
@@ -178,7 +178,7 @@ def _floors(launch: Launch, path: Path, known: Mapping[str, Any], places: Any) -
 def _limiter(shown: Outcome, busy: Mapping[str, float]) -> str:
     """The resource that is busy for most of the time, else the reason for which warps wait most."""
     name, share = next(iter(busy.items()))
-    if share >= _FULL:
+    if share >= FULL:
         return name
     return max((one for one in shown.stalls if one in NEXT and one != "not selected"), key=shown.stalls.__getitem__,
                default=name)

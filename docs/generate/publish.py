@@ -184,7 +184,7 @@ class Checkout:
                 ("docs/distributed.md", "four", "../h200-x4/scale.json", markdown.scaling_table),
                 ("docs/large.md", "two", "../h200-x2/scale.json", markdown.host_table),
                 ("docs/large.md", "one", "../h200/host.json", markdown.host_arrays_table),
-                ("docs/linalg.md", "linalg", "linalg.json", markdown.linalg_table),
+                ("docs/linalg.md", "linalg", "../h200/linalg.json", markdown.linalg_table),
                 ("docs/sass-tuning.md", "tuned", "ladder.json", markdown.tuned_table),
                 ("docs/sass-tuning.md", "loops", "ladder.json", markdown.loops_table)):
             for record in self.load_any(path):

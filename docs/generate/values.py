@@ -258,9 +258,9 @@ VALUES = {
     "verify.h200": Value("h200/verify.json", _verified),
     "programs.gpytorch-ms": Value(PROGRAMS, lambda r: _between(r, "GPyTorch")),
     "programs.gpytorch-products": Value(PROGRAMS, _products),
-    **{f"linalg.{word}": Value("h100/linalg.json", partial(_linalg, name=f"{name} 8192")) for word, name in (
-        ("syrk", "syrk"), ("trsm", "trsm"), ("cholesky", "cholesky"), ("complex", "complex product"))},
-    "linalg.lu": Value("h200/linalg.json", partial(_linalg, name="lu 8192")),
+    **{f"linalg.{word}": Value("h200/linalg.json", partial(_linalg, name=f"{name} 8192")) for word, name in (
+        ("syrk", "syrk"), ("trsm", "trsm"), ("cholesky", "cholesky"), ("complex", "complex product"), ("lu", "lu"),
+        ("qr", "qr"))},
     "linalg.failed-eps": Value("h100/accuracy-linalg.json", partial(
         _failed, field=lambda row: max(x["figure"] for x in row["results"].values()))),
     "linalg.failed-bound": Value("h100/accuracy-linalg.json", partial(_failed, field=lambda row: row["limit"])),

@@ -15,6 +15,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from docs.generate.limited import limited
 from docs.generate.markdown import grid
 from docs.generate.pages import SIZE, folded
 from docs.generate.tiles import picture
@@ -32,7 +33,7 @@ LONG = 60  # lines of a difference: longer ones are folded
 
 
 def chapter(page: str, kernel: Kernel, before: Kernel | None, after: Kernel | None, ladder: Mapping[int, Row],
-            counted: Mapping[int, Row], explored: str) -> str:
+            counted: Mapping[int, Row], limits: Mapping[int, Row], explored: str) -> str:
     """A rung's ``page`` (`pages.rung_page`) as a lesson; ``explored``: the explorer's picture as HTML, or nothing."""
     head, figures, rest = page.partition("\n## Figures")
     head, leaves = re.sub(r"\n\*\*Leaves\.\*\* (.+)\n", "", head), re.search(r"^\*\*Leaves\.\*\* (.+)$", head, re.M)
@@ -50,7 +51,9 @@ def chapter(page: str, kernel: Kernel, before: Kernel | None, after: Kernel | No
         diff = f"\n```diff\n{changed}```\n" if changed else f"\n{REBUILT}\n"
         parts.append(folded(f"{changed.count(chr(10))} lines", diff) if changed.count("\n") > LONG else diff)
         parts.append("\n" + changes(before, kernel, ladder, counted))
-    # The chart of what limits this rung, and the one before, belongs here: between what changed and the figures.
+    if kernel.number in limits:
+        both = [(one, limits[one.number]) for one in (before, kernel) if one is not None and one.number in limits]
+        parts.append(f"\n## What limits it\n{raw(limited(both))}")
     parts.append(figures + rest)
     if kernel.number in EXERCISES:
         words = f"peakgemm exercise {kernel.number:02}"

@@ -79,12 +79,13 @@ def stage(to: Path, pictures: Mapping[int, str], simulator: bool) -> None:
         (to / staged).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, to / staged)
     ladder = {row["number"]: row for row in rows_at(_record("ladder.json"), (SIZE,) * 3)}
+    limits = {row["number"]: row for row in _record("limits.json")["found"]["rows"]}
     counted, chapters = profiled(), pairs()
     for number, (kernel, before) in enumerate(chapters):
         page = to / "rungs" / f"{kernel.page}.md"
         after = chapters[number + 1][0] if number + 1 < len(chapters) else None
         page.write_text(chapter(page.read_text(encoding="utf-8"), kernel, before, after, ladder, counted,
-                                pictures.get(kernel.number, "")), encoding="utf-8")
+                                limits, pictures.get(kernel.number, "")), encoding="utf-8")
     shutil.copy(explorer.WEB / "drawing.css", to / "_static" / "drawing.css")
     report = f'<p>On this site: <a href="{REPORT}">the report of all records</a>.</p>'
     for name, more in (("explorer.md", explored(chapters, simulator)), ("report.md", report)):

@@ -37,6 +37,7 @@ ON_THE_SITE = {("docs/sweep.md", "sweep"), ("docs/tutorials.md", "configs"), ("d
                ("docs/simulator.md", "counters"), ("docs/limits.md", "limits"), ("docs/distributed.md", "scale"),
                ("docs/distributed.md", "four"),
                ("docs/contributing/compilers.md", "compilers"), ("docs/contributing/compilers.md", "speed"),
+               ("docs/accuracy.md", "accuracy"), ("docs/precisions.md", "names"),
                ("docs/reproducible.md", "reproducible"), ("docs/linalg.md", "linalg"), ("docs/programs.md", "programs"),
                ("docs/large.md", "one"), ("docs/large.md", "two"), ("docs/first-steps.md", "newcomer")}
 STUB = "*The site has this table (`make docs`), from [the records](../results).*\n"

@@ -3,6 +3,7 @@
 #   make test      the tests (those that need a GPU skip themselves without one)
 #   make test-all  every tile and variant, too, and torch on the CPU
 #   make wheel     dist/peakgemm-*.whl, its kernels compiled ahead
+#   make release   sdist and wheels in dist/release, installed and tried
 #   make explorer  build/explorer: pages of every rung, and the simulator in the browser (needs npm)
 #   make test-web  the tests of these pages, in a headless Chromium
 PYTHON ?= python3
@@ -11,7 +12,7 @@ BIN := $(VENV)/bin
 # The square of 4096 with a GPU, of 512 without; SIZE=8192 chooses.
 LADDER_ARGS := $(if $(SIZE),--size $(SIZE))
 
-.PHONY: ladder sweep test test-all test-web lint publish report docs wheel explorer clean
+.PHONY: ladder sweep test test-all test-web lint publish report docs wheel release explorer clean
 
 ladder: $(VENV)/.installed
 	$(BIN)/peakgemm ladder $(LADDER_ARGS)
@@ -58,6 +59,12 @@ wheel: $(VENV)/.installed-dev
 	$(BIN)/python -m lab.cubins build/cubins
 	PEAKGEMM_CUBINS=build/cubins $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps -w dist .
 
+# Half an hour of compiling on two cores. What is then published: docs/contributing/release.md.
+CUBIN_ARCHS := sm_80 sm_86 sm_89 sm_90 sm_100 sm_120
+release: $(VENV)/.installed-release
+	$(BIN)/python -m lab.cubins build/release-cubins $(CUBIN_ARCHS:%=--arch %)
+	$(BIN)/python -m lab.release dist/release --cubins build/release-cubins
+
 # constraints.txt holds the versions that the figures and the no-spill tests were made with.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -73,6 +80,10 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 $(VENV)/.installed-torch: $(VENV)/.installed-dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --retries 0 -c constraints.txt \
 	  --extra-index-url https://download.pytorch.org/whl/cpu -e '.[dev-torch]'
+	touch $@
+
+$(VENV)/.installed-release: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[release]'
 	touch $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed

@@ -1,8 +1,8 @@
-"""Compile ahead what a wheel brings for sm_90 (src/peakgemm/kernels/shipped.py): every kernel that the models name, one
-for each layout and width of copies. Those of few rows or columns and of small matrices,
-whose sizes are compiled in, are left to the first call.
+"""Compile ahead what a wheel brings for an architecture (src/peakgemm/kernels/shipped.py): every kernel that the models
+name, one for each layout and width of copies. Those of few rows or columns and of small matrices, whose sizes are
+compiled in, are left to the first call.
 
-    python -m lab.cubins build/cubins
+    python -m lab.cubins build/cubins [--arch sm_80 --arch sm_90]
 
 It compiles on all processors, by way of the compile cache: what that holds is not compiled again.
 """
@@ -24,6 +24,7 @@ from peakgemm.kernels.ffma.small import SMALL
 from peakgemm.kernels.ffma.specialised import SPECIALISED
 from peakgemm.kernels.library import recipes
 from peakgemm.kernels.linalg import leaves
+from peakgemm.kernels.profile import Machine
 from peakgemm.kernels.recipe import Recipe
 from peakgemm.problem import Problem
 from peakgemm.runtime.architectures import architecture
@@ -33,9 +34,6 @@ from peakgemm.selection.choose import candidates
 from peakgemm.selection.machine import machine
 
 ARCH = "sm_90"
-LIMITS = architecture(ARCH)
-SMS = LIMITS.gpu_sms
-GPU = machine(ARCH, SMS)
 BY_SIZE = (SKINNY, SMALL)
 # M, N and K of which the models consider every kernel of the schemes: few rows or columns, few tiles, half tiles and
 # pairs; a K for each number of accumulations.
@@ -49,39 +47,42 @@ def problems(m: int, n: int, k: int) -> Iterator[Problem]:
         yield Problem(m, n, k, (m if ta else k) + a, (k if tb else n) + b, n, trans_a=ta, trans_b=tb)
 
 
-def ieee() -> Iterator[Recipe]:
+def ieee(gpu: Machine) -> Iterator[Recipe]:
     """Every tiled configuration as each way is compiled, and what large products need beside."""
-    ways = list(SPECIALISED.family.configs(SPECIALISED, GPU))
+    arch, ways = gpu.arch.name, list(SPECIALISED.family.configs(SPECIALISED, gpu))
     for problem in problems(8192, 8192, 8192):
         for way in ways:
-            yield SPECIALISED.recipe(way, problem, ARCH)
-            yield SPECIALISED.reduce_recipe(way, problem, ARCH)
-        for kernel, config, _ in candidates(problem, GPU):
+            yield SPECIALISED.recipe(way, problem, arch)
+            yield SPECIALISED.reduce_recipe(way, problem, arch)
+        for kernel, config, _ in candidates(problem, gpu):
             if kernel not in BY_SIZE:
-                yield from recipes(kernel, config, problem, ARCH, SMS)
+                yield from recipes(kernel, config, problem, arch, gpu.sms)
 
 
-def emulated() -> Iterator[Recipe]:
+def emulated(gpu: Machine) -> Iterator[Recipe]:
     """Every kernel of the schemes that a model considers for some product, its split pass, what adds up its parts."""
     for m, n, k in SHAPES:
         for problem, scheme in product(problems(m, n, k), SCHEMES.values()):
-            for kernel, config, _ in candidates(problem, GPU, scheme):
-                yield from recipes(kernel, config, problem, ARCH, SMS)
-                yield kernel.reduce_recipe(config, problem, ARCH)
+            for kernel, config, _ in candidates(problem, gpu, scheme):
+                yield from recipes(kernel, config, problem, gpu.arch.name, gpu.sms)
+                yield kernel.reduce_recipe(config, problem, gpu.arch.name)
 
 
-def wanted() -> dict[str, Recipe]:
+def wanted(arch: str = ARCH) -> dict[str, Recipe]:
     """Every recipe, by the name of its cubin."""
+    gpu = machine(arch, architecture(arch).gpu_sms)
     different = {(made.file, made.entry, made.arch, tuple(made.macros.items())): made
-                 for made in (*ieee(), *emulated(), *leaves.recipes(ARCH))}
+                 for made in (*ieee(gpu), *emulated(gpu), *leaves.recipes(arch))}
     return {made.name: made for made in different.values()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the container goes")
+    parser.add_argument("--arch", action="append", help=f"one or several  [{ARCH}]")
     args = parser.parse_args()
-    compile_all(wanted(), args.folder / shipped.container(ARCH).name)
+    for arch in args.arch or [ARCH]:
+        compile_all(wanted(arch), args.folder / shipped.container(arch).name)
 
 
 def compile_all(jobs: dict[str, Recipe], path: Path) -> None:

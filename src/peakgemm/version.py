@@ -1,3 +1,3 @@
 """The version, which records and the build name."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

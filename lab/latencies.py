@@ -209,7 +209,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.table:
         record = json.loads(args.json.read_text(encoding="utf-8"))
-        made = table(record["found"]["probes"], record["device"]["sm_count"], json.loads(TABLE.read_text()))
+        made = table(record["found"], record["device"]["sm_count"], json.loads(TABLE.read_text()))
         TABLE.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
         return
     if args.compile:
@@ -232,7 +232,7 @@ def main() -> None:
                     f"{row.get('cycles', row.get('error'))}" for row in rows[-1:]), flush=True)
         for threads, shared in ((256, 200 * KIB), (256, 100 * KIB), (1024, 100 * KIB), (128, 40 * KIB)):
             rows.append(bench.turnaround(threads, shared))
-    records.write(args.json, records.record(gpu, ARCH, [{"found": {"probes": rows}}]))
+    records.write(args.json, records.record(gpu, ARCH, [{"found": rows}]))
     print(f"Record written to {args.json}")
 
 

@@ -274,11 +274,15 @@ def limits_table(record: Row) -> str:
     found = record["found"]
     lines = [(f"{row['number']:02} {row['name'].replace('_', ' ')}", f"{row['modelled_tflops']:.2f}",
               f"{row['tflops']:.2f}", f"{100 * row['error']:+.0f} %", row["limiter"],
-              row["profiler"].replace("_", " ")) for row in found["rows"]]
+              row["profiler"].replace("_", " ")) for row in found]
     return (grid(("rung", "modelled TFLOPS", "measured", "error", "limiter by the model", "by Nsight Compute"), lines,
                  left=(0, 4, 5))
-            + f"\n{found['within_15']} of {len(lines)} are within 15 %, {found['within_30']} within 30 %; the limiter "
-              f"agrees for {found['limiters']}.\n")
+            + f"\n{_within(found, 0.15)} of {len(lines)} are within 15 %, {_within(found, 0.3)} within 30 %; the "
+              f"limiter agrees for {sum(row['agrees'] for row in found)}.\n")
+
+
+def _within(rows: Sequence[Row], error: float) -> int:
+    return sum(abs(row["error"]) <= error for row in rows)
 
 
 def loads_table(record: Row) -> str:

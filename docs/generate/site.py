@@ -79,7 +79,7 @@ def stage(to: Path, pictures: Mapping[int, str], simulator: bool) -> None:
         (to / staged).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, to / staged)
     ladder = {row["number"]: row for row in rows_at(_record("ladder.json"), (SIZE,) * 3)}
-    limits = {row["number"]: row for row in _record("limits.json")["found"]["rows"]}
+    limits = {row["number"]: row for row in _record("limits.json")["found"]}
     counted, chapters = profiled(), pairs()
     for number, (kernel, before) in enumerate(chapters):
         page = to / "rungs" / f"{kernel.page}.md"

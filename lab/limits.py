@@ -54,7 +54,8 @@ def command(json_: Annotated[Path, typer.Option("--json", help="Write the record
               f"{row['profiler']}  {row['counts_off']}", flush=True)
     errors = sorted(abs(row["error"]) for row in rows)
     print(f"{sum(one <= 0.15 for one in errors)} of {len(errors)} within 15 %, {sum(one <= 0.3 for one in errors)} "
-          f"within 30 %, median {errors[len(errors) // 2]:.1%}; the limiter agrees for {sum(row['agrees'] for row in rows)}")
+          f"within 30 %, median {errors[len(errors) // 2]:.1%}; the limiter agrees for "
+          f"{sum(row['agrees'] for row in rows)}")
     records.write(json_, records.record(None, "sm_90", [{"found": rows}]))
 
 

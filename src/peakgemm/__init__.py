@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .calls import autotune as _autotune
+from .calls import above as _above
 from .version import __version__
 
 # Public name -> module that holds it, and its name there where that differs: imported on first use, so that `import
@@ -20,6 +20,8 @@ _PUBLIC = {
     "addmm": "api",
     "bmm": "api",
     "distributed": "distributed",
+    "dot": "contraction",
+    "einsum": "contraction",
     "explain": "api",
     "gemm": "api",
     "jax": "jax",
@@ -35,14 +37,16 @@ _PUBLIC = {
     "run_rung": "calls.rung",
     "sgemm": "api",
     "simulator": "tools.simulator",
+    "tensordot": "contraction",
     "torch": "torch",
+    "vecdot": "contraction",
 }
 _MODULES = ("distributed", "jax", "linalg", "simulator", "torch")  # public as modules
 
 __all__ = [
     "Config", "Explanation", "PeakgemmError", "Plan", "Prepared", "Problem", "__version__", "addmm", "bmm",
-    "distributed", "explain", "gemm", "jax", "linalg", "matmul", "mm", "multiply_files", "occupancy", "plan",
-    "precisions", "prepare", "replay", "run_rung", "sgemm", "simulator", "torch",
+    "distributed", "dot", "einsum", "explain", "gemm", "jax", "linalg", "matmul", "mm", "multiply_files", "occupancy",
+    "plan", "precisions", "prepare", "replay", "run_rung", "sgemm", "simulator", "tensordot", "torch", "vecdot",
 ]
 
 if TYPE_CHECKING:
@@ -52,6 +56,7 @@ if TYPE_CHECKING:
     from .calls.plan import Explanation, Plan
     from .calls.prepared import Prepared
     from .calls.rung import run_rung
+    from .contraction import dot, einsum, tensordot, vecdot
     from .errors import PeakgemmError
     from .kernels.registry import Kernel
     from .kernels.rung import RungConfig as Config
@@ -83,4 +88,11 @@ def _search(problem: Problem, gpu: Gpu, precision: str) -> tuple[Kernel, Any]:
     return best(problem, gpu, precision)
 
 
-_autotune.search = _search
+def _multi_dot(arrays: Any, **options: Any) -> Any:
+    """The contractions, which lie above the linear algebra that shows this one."""
+    from .contraction import multi_dot
+
+    return multi_dot(arrays, **options)
+
+
+_above.search, _above.multi_dot = _search, _multi_dot

@@ -6,6 +6,7 @@ of matrices ``(..., rows, columns)`` with any strides, and the precisions of `pe
 reproducible.
 """
 
+from .chain import multi_dot
 from .general import (
     SingularMatrix,
     Slogdet,
@@ -26,5 +27,5 @@ from .triangular import solve_triangular, trsm
 
 __all__ = ["QR", "LeastSquares", "NotPositiveDefinite", "RankDeficient", "RankedQR", "SingularMatrix", "Slogdet",
            "cholesky", "cholesky_ex", "cholesky_inverse", "cholesky_solve", "det", "gram", "inv", "inv_ex", "lstsq",
-           "lstsq_ex", "lu_factor", "lu_factor_ex", "lu_solve", "qr", "qr_ex", "slogdet", "solve", "solve_ex",
-           "solve_triangular", "symm", "syr2k", "syrk", "trmm", "trsm"]
+           "lstsq_ex", "lu_factor", "lu_factor_ex", "lu_solve", "multi_dot", "qr", "qr_ex", "slogdet", "solve",
+           "solve_ex", "solve_triangular", "symm", "syr2k", "syrk", "trmm", "trsm"]

@@ -1,0 +1,304 @@
+"""Contractions of several arrays: `einsum`, `tensordot`, `dot`, `vecdot` and `multi_dot`.
+
+opt_einsum says in which order pairs are contracted. A pair is one batched `peakgemm.matmul`: labels of both arrays that
+stay are its batch, labels that are summed its K, those of one array its rows or columns. Dimensions of a group are
+merged in the order of their strides, so that ``reshape`` gives views wherever there are any. A pair without a sum is
+a product element by element, which the array library computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from itertools import pairwise
+from math import prod
+from typing import Any, NamedTuple
+
+from .api import matmul
+from .arrays import library_of, locate
+from .arrays.base import check_dtype
+from .calls.request import check_precision
+from .errors import InvalidType, InvalidValue
+
+__all__ = ["dot", "einsum", "multi_dot", "tensordot", "vecdot"]
+
+Multiply = Callable[..., Any]
+
+
+class Term(NamedTuple):
+    """An array, and a label for each of its dimensions: none has one element."""
+
+    array: Any
+    labels: str
+
+
+def einsum(subscripts: Any, *operands: Any, out: Any = None, optimize: Any = "auto", precision: str = "ieee",
+           reproducible: bool | None = None) -> Any:
+    """``numpy.einsum`` by peakgemm's products: ``einsum("bij,bjk->bik", a, b)``.
+
+    Args:
+        subscripts: as NumPy takes them, with ``...``, repeated labels and an implied result; or arrays and lists of
+            labels in turn.
+        operands: torch, CuPy, JAX or NumPy arrays, all float32 or all complex64. Dimensions of one element broadcast.
+        out: written, where given: of the result's shape.
+        optimize: which pairs are contracted first: a strategy of ``opt_einsum.contract``, or a path.
+        precision, reproducible: as for `matmul`, for each product in turn.
+
+    Returns:
+        ``out``, or a new array or a view of one; of a single operand a view of it, where no sum is asked for.
+
+    Raises:
+        InvalidType, InvalidValue: as `matmul`; subscripts that are malformed or do not match the shapes.
+    """
+    from opt_einsum.parser import convert_interleaved_input
+
+    try:
+        if not isinstance(subscripts, str):
+            subscripts, operands = convert_interleaved_input((subscripts, *operands))
+        multiply = _checked(operands, out, precision, reproducible)
+        shapes = tuple(tuple(x.shape) for x in operands)
+        path = optimize if isinstance(optimize, str) or callable(optimize) else (
+            tuple(map(tuple, optimize)) if isinstance(optimize, Sequence) else bool(optimize))
+        inputs, output, order = _plan_of(subscripts, shapes, path)
+    except (InvalidType, InvalidValue):
+        raise
+    except (TypeError, ValueError) as error:
+        raise InvalidValue(f"einsum of {subscripts!r}: {error}; write the subscripts as for numpy.einsum") from None
+    return _contract(operands, inputs, output, order, multiply, out)
+
+
+def tensordot(a: Any, b: Any, axes: Any = 2, *, out: Any = None, precision: str = "ieee",
+              reproducible: bool | None = None) -> Any:
+    """``numpy.tensordot``: the sum over the last ``axes`` dimensions of ``a`` and the first of ``b``, or over the
+    dimensions that ``axes`` lists of each.
+
+    Args and errors are those of `einsum`; InvalidValue also for dimensions that are not there or differ.
+    """
+    multiply = _checked((a, b), out, precision, reproducible)
+    try:
+        of_a, of_b = (range(a.ndim - axes, a.ndim), range(axes)) if isinstance(axes, int) else (
+            [x] if isinstance(x, int) else list(x) for x in axes)
+        of_a, of_b = ([range(x.ndim)[axis] for axis in some] for x, some in ((a, of_a), (b, of_b)))
+    except (IndexError, TypeError, ValueError):
+        raise InvalidValue(f"axes = {axes!r} of arrays of {a.ndim} and {b.ndim} dimensions; pass a number, or a list "
+                           "of dimensions of a and one of b") from None
+    if [a.shape[i] for i in of_a] != [b.shape[i] for i in of_b] or len({*of_a}) < len(of_a) or len({*of_b}) < len(of_b):
+        raise InvalidValue(f"tensordot sums over dimensions {of_a} of a {tuple(a.shape)} and {of_b} of b "
+                           f"{tuple(b.shape)}; they must be distinct and of equal sizes")
+    left, right = list(_letters(a.ndim)), list(_letters(b.ndim, a.ndim))
+    for i, j in zip(of_a, of_b, strict=True):
+        right[j] = left[i]
+    kept = [x for i, x in enumerate(left) if i not in of_a] + [x for j, x in enumerate(right) if j not in of_b]
+    return _contract((a, b), ("".join(left), "".join(right)), "".join(kept), ((0, 1),), multiply, out)
+
+
+def dot(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", reproducible: bool | None = None) -> Any:
+    """``numpy.dot``: the sum over the last dimension of ``a`` and the last but one of ``b``, or its only one.
+
+    Args and errors are those of `einsum`.
+    """
+    _checked((a, b), out, precision, reproducible)
+    axes = ([], []) if 0 in (a.ndim, b.ndim) else ([a.ndim - 1], [max(b.ndim - 2, 0)])
+    return tensordot(a, b, axes, out=out, precision=precision, reproducible=reproducible)
+
+
+def vecdot(a: Any, b: Any, *, axis: int = -1, precision: str = "ieee", reproducible: bool | None = None) -> Any:
+    """The array API's ``vecdot``: the sum of ``conj(a) b`` over ``axis``; the other dimensions broadcast.
+
+    Args and errors are those of `einsum`.
+    """
+    _checked((a, b), None, precision, reproducible)
+    if not all(-x.ndim <= axis < 0 for x in (a, b)):
+        raise InvalidValue(f"axis = {axis} of arrays of {a.ndim} and {b.ndim} dimensions; count it from the last one, "
+                           "which is -1")
+    if a.shape[axis] != b.shape[axis]:
+        raise InvalidValue(f"axis {axis} has {a.shape[axis]} elements in a and {b.shape[axis]} in b; they must be "
+                           "equal")
+    left, right = ("..." + _letters(-axis) for _ in range(2))
+    kept = "..." + _letters(-axis - 1, 1)
+    return einsum(f"{left},{right}->{kept}", a.conj() if "complex" in str(a.dtype) else a, b, precision=precision,
+                  reproducible=reproducible)
+
+
+def multi_dot(arrays: Sequence[Any], *, out: Any = None, precision: str = "ieee",
+              reproducible: bool | None = None) -> Any:
+    """See `peakgemm.linalg.multi_dot`."""
+    if len(arrays) < 2:
+        raise InvalidValue(f"multi_dot of {len(arrays)} array; pass two or more")
+    _checked(arrays, out, precision, reproducible)
+    ranks = [x.ndim for x in arrays]
+    if any(rank != 2 for rank in ranks[1:-1]) or not {ranks[0], ranks[-1]} <= {1, 2}:
+        raise InvalidValue(f"multi_dot of arrays of {ranks} dimensions; pass matrices, of which the first and the last "
+                           "may have one dimension")
+    names = _letters(len(arrays) + 1)
+    terms = [names[i:i + 2] for i in range(len(arrays))]
+    terms[0], terms[-1] = terms[0][2 - ranks[0]:], terms[-1][:ranks[-1]]
+    kept = names[0] * (ranks[0] - 1) + names[-1] * (ranks[-1] - 1)
+    for i, (x, y) in enumerate(pairwise(arrays)):
+        if x.shape[-1] != y.shape[0]:
+            raise InvalidValue(f"arrays {i} {tuple(x.shape)} and {i + 1} {tuple(y.shape)} do not match: the columns of "
+                               "one must be the rows of the next")
+    return einsum(f"{','.join(terms)}->{kept}", *arrays, out=out, optimize="dp", precision=precision,
+                  reproducible=reproducible)
+
+
+def _letters(count: int, start: int = 0) -> str:
+    from opt_einsum import get_symbol
+
+    return "".join(get_symbol(start + i) for i in range(count))
+
+
+def _checked(operands: Sequence[Any], out: Any, precision: str, reproducible: bool | None) -> Multiply:
+    """What multiplies two matrices.
+
+    Raises:
+        InvalidType, InvalidValue: operands of several libraries or of a dtype that is not multiplied, an ``out`` that
+            cannot be written, or a precision that there is not.
+    """
+    check_precision("emulated" if precision == "emulated-3m" else precision, reproducible)
+    dtype = "complex64" if "complex" in str(getattr(operands[0], "dtype", "")) else "float32"
+    named = {f"operand {i}": x for i, x in enumerate(operands)}
+    if out is not None:
+        locate({**named, "out": out}, dtype)
+    of_torch = [hasattr(x, "requires_grad") for x in operands]
+    libraries = {} if all(of_torch) else {name: library_of(x, name) for name, x in named.items()}
+    if len({*libraries.values()}) > 1:
+        kinds = ", ".join(f"{name} a {library.name} array" for name, library in libraries.items())
+        raise InvalidType(f"{kinds}; convert some, so that all are of one library")
+    for name, x in named.items():
+        check_dtype(str(x.dtype).removeprefix("torch."), name, dtype)
+    if out is not None and of_torch[0]:
+        from .calls import eager
+
+        eager.refuse_gradients({**named, "out": out}, "a contraction with out", "it without out")
+    return partial(matmul, precision=precision, reproducible=reproducible)
+
+
+def _plan_of(subscripts: str, shapes: tuple[tuple[int, ...], ...], optimize: Any) -> Any:
+    return _planned(subscripts, shapes, optimize)
+
+
+vars(_plan_of)["_dynamo_marked_constant"] = True  # torch.compiler.assume_constant_result, without importing torch
+
+
+@lru_cache(1024)
+def _planned(subscripts: str, shapes: tuple[tuple[int, ...], ...], optimize: Any) -> tuple[tuple[str, ...], str, Any]:
+    """The labels of each operand, those of the result, and which terms are contracted one after the other."""
+    from opt_einsum import contract_path
+    from opt_einsum.parser import parse_einsum_input
+
+    inputs, output, _ = parse_einsum_input((subscripts, *shapes), shapes=True)
+    path, _ = contract_path(f"{inputs}->{output}", *shapes, shapes=True, optimize=optimize)
+    return tuple(inputs.split(",")), output, tuple(path)
+
+
+def _contract(operands: Sequence[Any], inputs: Sequence[str], output: str, path: Any, multiply: Multiply,
+              out: Any) -> Any:
+    sizes = {label: max(int(x.shape[i]) for x, labels in zip(operands, inputs, strict=True)
+                        for i, other in enumerate(labels) if other == label) for label in {*"".join(inputs)}}
+    sizes |= {label: 0 for x, labels in zip(operands, inputs, strict=True)  # 1 broadcasts to 0
+              for label, size in zip(labels, x.shape, strict=True) if size == 0}
+    for i, (x, labels) in enumerate(zip(operands, inputs, strict=True)):
+        for label, size in zip(labels, x.shape, strict=True):
+            if size != x.shape[labels.index(label)]:
+                raise InvalidValue(f"operand {i} has shape {tuple(x.shape)} for {labels!r}; dimensions of one label "
+                                   "must be equal within an operand")
+    shape = tuple(sizes[label] for label in output)
+    if out is not None and tuple(out.shape) != shape:
+        raise InvalidValue(f"out has shape {tuple(out.shape)}, the result has {shape}; pass an out of that shape")
+    target = None if out is None else _narrow(out, output)
+    kept = "".join(label for label in output if sizes[label] != 1)
+    terms = [_diagonal(_narrow(x, labels)) for x, labels in zip(operands, inputs, strict=True)]
+    for chosen in path:
+        picked = [terms.pop(i) for i in sorted(chosen, reverse=True)][::-1]
+        while len(picked) > 1:
+            first, second, *picked = picked
+            later = "".join(term.labels for term in (*terms, *picked))
+            is_last = not terms and not picked
+            picked.insert(0, _pair(first, second, kept if is_last else kept + later, multiply,
+                                   target if is_last else None))
+        terms.append(picked[0])
+    result = _summed(terms[0], kept)
+    if target is not None and result.array is target.array:
+        return out
+    final = _permuted(result.array, [result.labels.index(label) for label in kept]).reshape(shape)
+    if out is None:
+        return final
+    out[...] = final
+    return out
+
+
+def _pair(x: Term, y: Term, kept: str, multiply: Multiply, target: Term | None) -> Term:
+    """The product of two terms, summed over the labels that are not ``kept``; ``target``'s array where that was
+    written."""
+    x, y = _summed(x, kept + y.labels), _summed(y, kept + x.labels)
+    if next((label for label in kept if (label in x.labels) != (label in y.labels)), "") in y.labels:
+        x, y = y, x  # the result's rows come first in it
+    shared = [label for label in _by_stride(x) if label in y.labels]
+    batch = [label for label in dict.fromkeys(kept) if label in shared]
+    rows = [label for label in _by_stride(x) if label not in shared]
+    columns = [label for label in _by_stride(y) if label not in shared]
+    larger = x if prod(x.array.shape) >= prod(y.array.shape) else y  # what would cost more to copy
+    inner = [label for label in _by_stride(larger) if label in shared and label not in batch]
+    sizes = {**dict(zip(x.labels, x.array.shape, strict=True)), **dict(zip(y.labels, y.array.shape, strict=True))}
+
+    def size(labels: list[str]) -> tuple[int, ...]:
+        return tuple(sizes[label] for label in labels)
+
+    def view(term: Term, *groups: list[str]) -> Any:
+        """The dimensions of each group of labels as one."""
+        order = [term.labels.index(label) for group in (batch, *groups) for label in group]
+        return _permuted(term.array, order).reshape((*size(batch), *(prod(size(group)) for group in groups)))
+
+    if not inner:
+        left = _permuted(x.array, [x.labels.index(label) for label in (*batch, *rows)])
+        right = _permuted(y.array, [y.labels.index(label) for label in (*batch, *columns)])
+        left = left.reshape((*size(batch), *size(rows), *(1 for _ in columns)))
+        right = right.reshape((*size(batch), *(1 for _ in rows), *size(columns)))
+        return Term(left * right, "".join((*batch, *rows, *columns)))
+    into = None
+    if target is not None and len(rows) <= 1 and len(columns) <= 1 and {*batch, *rows, *columns} == {*target.labels}:
+        into = view(target, rows, columns)
+    product = multiply(view(x, rows, inner), view(y, inner, columns), out=into)
+    if into is not None and target is not None:
+        return target
+    return Term(product.reshape((*size(batch), *size(rows), *size(columns))), "".join((*batch, *rows, *columns)))
+
+
+def _narrow(x: Any, labels: str) -> Term:
+    """Without the dimensions of one element, which broadcast: a view."""
+    shape = [size for size in x.shape if size != 1]
+    wide = "".join(label for label, size in zip(labels, x.shape, strict=True) if size != 1)
+    return Term(x if len(shape) == len(labels) else x.reshape(tuple(shape)), wide)
+
+
+def _diagonal(x: Term) -> Term:
+    """Of a label that is there twice, the elements where both indices are equal."""
+    for label in dict.fromkeys(x.labels):
+        while x.labels.count(label) > 1:
+            first = x.labels.index(label)
+            second = x.labels.index(label, first + 1)
+            x = Term(x.array.diagonal(0, first, second),
+                     x.labels[:first] + x.labels[first + 1:second] + x.labels[second + 1:] + label)
+    return x
+
+
+def _summed(x: Term, kept: str) -> Term:
+    """Without the labels that no other term and no result has."""
+    axes = tuple(i for i, label in enumerate(x.labels) if label not in kept)
+    return Term(x.array.sum(axes), "".join(label for label in x.labels if label in kept)) if axes else x
+
+
+def _permuted(x: Any, order: list[int]) -> Any:
+    if order == list(range(len(order))):
+        return x
+    return x.permute(order) if hasattr(x, "permute") else x.transpose(order)
+
+
+def _by_stride(x: Term) -> list[str]:
+    """The labels from the largest stride to the smallest; as they are where an array does not tell its strides."""
+    if hasattr(x.array, "requires_grad"):
+        strides = x.array.stride()
+    else:
+        strides = getattr(x.array, "strides", None) or range(len(x.labels), 0, -1)
+    return [label for _, label in sorted(zip(strides, x.labels, strict=True), key=lambda pair: -abs(pair[0]))]

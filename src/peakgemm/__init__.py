@@ -19,6 +19,7 @@ _PUBLIC = {
     "Problem": "problem",
     "addmm": "api",
     "bmm": "api",
+    "cupy": "cupy",
     "distributed": "distributed",
     "dot": "contraction",
     "einsum": "contraction",
@@ -39,18 +40,20 @@ _PUBLIC = {
     "simulator": "tools.simulator",
     "tensordot": "contraction",
     "torch": "torch",
+    "use": "rerouting",
     "vecdot": "contraction",
 }
-_MODULES = ("distributed", "jax", "linalg", "simulator", "torch")  # public as modules
+_MODULES = ("cupy", "distributed", "jax", "linalg", "simulator", "torch")  # public as modules
 
 __all__ = [
     "Config", "Explanation", "PeakgemmError", "Plan", "Prepared", "Problem", "__version__", "addmm", "bmm",
-    "distributed", "dot", "einsum", "explain", "gemm", "jax", "linalg", "matmul", "mm", "multiply_files", "occupancy",
-    "plan", "precisions", "prepare", "replay", "run_rung", "sgemm", "simulator", "tensordot", "torch", "vecdot",
+    "cupy", "distributed", "dot", "einsum", "explain", "gemm", "jax", "linalg", "matmul", "mm", "multiply_files",
+    "occupancy", "plan", "precisions", "prepare", "replay", "run_rung", "sgemm", "simulator", "tensordot", "torch",
+    "use", "vecdot",
 ]
 
 if TYPE_CHECKING:
-    from . import distributed, jax, linalg, torch
+    from . import cupy, distributed, jax, linalg, torch
     from .api import addmm, bmm, explain, gemm, matmul, mm, plan, prepare, replay, sgemm
     from .calls.host.files import multiply_files
     from .calls.plan import Explanation, Plan
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
     from .kernels.registry import Kernel
     from .kernels.rung import RungConfig as Config
     from .problem import Problem
+    from .rerouting import use
     from .runtime.device import Gpu
     from .tools import simulator
     from .tools.accuracy.precisions import precisions

@@ -15,6 +15,7 @@ import torch
 import peakgemm as pg
 from peakgemm.errors import InvalidType, InvalidValue
 from peakgemm.integrations import torch_use
+from peakgemm.integrations.recorder import Recorder
 from peakgemm.integrations.torch_ops import gemm_with_grad, traced_gemm
 
 # a, b and c: past a tile's edge, whole tiles, batched, broadcast in either operand, several levels, empty.
@@ -307,7 +308,7 @@ class UseCases:
         x, before = self.draw(5, 5), kernels()
         with pytest.raises(RuntimeError, match="launch failed"), self.use(run=breaks), self.use():
             x @ x
-        assert kernels() == before and not torch_use._active
+        assert kernels() == before and not torch_use.use.active
 
     def test_the_innermost_precision_holds(self):
         seen: list[Any] = []
@@ -339,9 +340,66 @@ class UseCases:
             assert inner is outer
             recursive(3)
             assert outer.calls == {"mm": 4}
-        assert not torch_use._active
+        assert not torch_use.use.active
         recursive(1)
         assert outer.calls == {"mm": 4}
+
+    def test_what_ran_is_recorded_and_checked(self):
+        x, y, c = self.draw(65, 33), self.draw(33, 17, seed=1), self.draw(65, 17, seed=2)
+        into, half, recorder = c.clone(), x.double(), Recorder(check=1)
+        with self.use(recorder=recorder) as ran, self.use("emulated"):
+            want = [torch.addmm(c.double(), x.double(), y.double(), beta=0.5), (x.double() @ y.double())]
+            got = [into.addmm_(x, y, beta=0.5), torch.mm(x, y, out=torch.empty_like(c))]
+            torch.baddbmm(c[None], x[None], y[None], alpha=-2)
+            torch.complex(x, x) @ torch.complex(y, -y)
+            half @ half.T
+            x.as_subclass(Subclass) @ y
+        assert all(torch.allclose(a.double(), b, atol=1e-4) for a, b in zip(got, want, strict=True))
+        flops = 2.0 * 65 * 33 * 17
+        assert {key: row for key, row in recorder.rows.items() if not key[3]} == {
+            ("torch", "addmm_", (65, 17, 33), ""): [1, flops], ("torch", "mm.out", (65, 17, 33), ""): [1, flops],
+            ("torch", "baddbmm", (1, 65, 17, 33), ""): [1, flops], ("torch", "mm", (65, 17, 33), ""): [1, 4 * flops]}
+        assert sorted(why for *_, why in recorder.rows if why) == ["a tensor subclass", *3 * ["float64"]]
+        assert ran.calls.total() == 4 == ran.fallbacks.total()
+        assert recorder.checks["done"] == 4 and recorder.checks["left_out"] == 0
+        assert 0 < recorder.checks["largest"] < 1
+        assert "4 calls" in str(recorder) and "checked 4 products" in str(recorder)
+
+    def test_a_wrong_product_is_found(self):
+        for wrong in (1e-3, float("nan")):
+            recorder = Recorder(check=2)
+            with self.use(recorder=recorder, run=lambda call, _, wrong=wrong: torch.full((5, 5), wrong,
+                                                                                     device=self.device)):
+                for _ in range(3):
+                    torch.zeros(5, 5, device=self.device) @ torch.zeros(5, 5, device=self.device)
+            assert recorder.checks["done"] == 1 and recorder.checks["largest"] > 1
+
+    def test_a_check_without_memory_is_left_out(self, monkeypatch):
+        def refuses(*_):
+            raise torch.OutOfMemoryError("no room")
+
+        x, recorder = self.draw(5, 5), Recorder(check=1)
+        monkeypatch.setattr(recorder, "compare", refuses)
+        with self.use(recorder=recorder):
+            assert agrees(x @ x, x, x)
+        assert recorder.checks == {"done": 0, "left_out": 1, "largest": 0.0}
+        assert "1 were not checked, for want of memory" in str(recorder)
+
+    def test_blocks_end_in_any_order(self):
+        seen: list[Any] = []
+
+        def notes(call, precision):
+            seen.append(precision)
+            return call.a.new_empty(5, 5)
+
+        x, first, second = self.draw(5, 5), self.use("emulated", run=notes), self.use(run=notes)
+        first.__enter__()
+        second.__enter__()
+        first.__exit__()
+        x @ x
+        second.__exit__()
+        x @ x
+        assert seen == ["ieee"] and not torch_use.use.active
 
     def test_backward_and_other_threads(self):
         weight = self.draw(5, 4).requires_grad_()

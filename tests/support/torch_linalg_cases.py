@@ -9,7 +9,7 @@ import torch
 
 from peakgemm.errors import InvalidValue, OutOfMemory
 from peakgemm.integrations import torch_linalg, torch_use
-from peakgemm.integrations.torch_linalg import Sizes
+from peakgemm.integrations.linalg_sizes import Sizes
 from torch_cases import Subclass, draw
 
 linalg = torch.linalg
@@ -249,6 +249,6 @@ class LinalgUseCases:
                 assert "'emulated', linalg=True): peakgemm ran 1 linalg_cholesky_ex" in str(ran)
             linalg.cholesky(s)
         linalg.cholesky(s)
-        assert ran.calls == {"linalg_cholesky_ex": 1} and not ran.fallbacks and not torch_use._active
+        assert ran.calls == {"linalg_cholesky_ex": 1} and not ran.fallbacks and not torch_use.use.active
         with pytest.raises(InvalidValue, match="leave out one"):
             self.use("reproducible")

@@ -10,7 +10,7 @@ from typing import Any
 import peakgemm as pg
 
 PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
-MODULES = ("linalg", "torch", "jax", "distributed", "simulator")
+MODULES = ("linalg", "torch", "jax", "cupy", "distributed", "simulator")
 TITLES = re.findall(r"^### `([\w.]+)(\(.*\))?`$", PAGE, re.M)
 PUBLIC = [*sorted(set(pg.__all__) - set(MODULES)),
           *(f"{module}.{name}" for module in MODULES for name in getattr(pg, module).__all__)]

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch")
 pytest.register_assert_rewrite("torch_cases", "torch_linalg_cases")
 
-from peakgemm.integrations.torch_linalg import Sizes  # noqa: E402
+from peakgemm.integrations.linalg_sizes import Sizes  # noqa: E402
 from torch_linalg_cases import LinalgUseCases  # noqa: E402
 
 

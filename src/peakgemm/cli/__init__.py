@@ -28,6 +28,8 @@ from . import (
     verify,
 )
 from .examples import epilog
+from .run import SETTINGS as RUN_SETTINGS
+from .run import command as run_program
 from .stdout import guarded
 
 EPILOG = """\b
@@ -40,6 +42,7 @@ for _module in (ladder, sweep, bench, tune, accuracy, verify, simulate, limits, 
                 doctor):
     _name = _module.__name__.rpartition(".")[2]
     app.command(_name, epilog=epilog(_name))(_module.command)
+app.command("run", epilog=epilog("run"), context_settings=RUN_SETTINGS)(run_program)
 for _group in (inspect, sass, cache):
     _name = _group.__name__.rpartition(".")[2]
     app.add_typer(_group.app, name=_name, epilog=epilog(_name))

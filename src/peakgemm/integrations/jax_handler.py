@@ -28,6 +28,7 @@ from ..runtime import device
 from . import jax_abi as abi
 
 TARGET = "peakgemm_gemm"
+watch: Callable[[Request], None] | None = None  # told of each product that was run
 _FIELDS = [name for name in Request._fields if name != "ready"]
 
 
@@ -92,13 +93,18 @@ def _on_cuda(frame: Any) -> None:
         a, b = b, a
     with device.activated(index):
         launch(a, b, out, c0, room.data, asked.stream)
+    if watch is not None:
+        watch(from_text(_attribute(frame)))
 
 
 def _on_host(frame: Any) -> None:
     args, rets = frame.args, frame.rets
     a, b, *c = map(_array, abi.buffers(args.args, args.size))
     out = _array(abi.buffers(rets.rets, rets.size)[0])
-    by_numpy(from_text(_attribute(frame))._replace(a=a, b=b, c=c[0] if c else None, out=out))
+    request = from_text(_attribute(frame))
+    by_numpy(request._replace(a=a, b=b, c=c[0] if c else None, out=out))
+    if watch is not None:
+        watch(request)
 
 
 def _attribute(frame: Any) -> bytes:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import ContextDecorator
 from functools import partial
-from threading import RLock
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..arrays.torch import PLAIN
-from ..calls import eager
 from ..calls.request import check_precision
 from ..errors import InvalidValue, MissingComponent
-from ..linalg.complex import gemm as complex_gemm
-from . import torch_linalg
+from . import use
+from .use import Block
 
 _NUMBERS = {torch.float32: (int, float), torch.complex64: (int, float, complex)}  # not bool, which torch refuses
 
@@ -34,6 +30,23 @@ class _Call(NamedTuple):
     alpha: Any = 1
     beta: Any = 0
     out: Tensor | None = None
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """``(M, N, K)``, a batch's before; empty where the operands are not of those dimensions."""
+        if self.a.dim() != self.rank or self.b.dim() != self.rank:
+            return ()
+        return (*self.a.shape[:-1], self.b.shape[-1], self.a.shape[-1])
+
+    def obstacle(self) -> str:
+        """Why it is not ours."""
+        tensors = [x for x in (self.a, self.b, self.c, self.out) if x is not None]
+        if not all(type(x) in PLAIN for x in tensors):
+            return "a tensor subclass"
+        dtypes = {str(x.dtype).removeprefix("torch.") for x in tensors}
+        if dtypes not in ({"float32"}, {"complex64"}):
+            return " and ".join(sorted(dtypes))
+        return "shapes or scales that torch refuses or converts"
 
     def is_ours(self) -> bool:
         """Whether peakgemm runs it. All else is torch's, its errors included; so is what `eager.run` refuses."""
@@ -58,49 +71,50 @@ def _read(op: str, *args: Tensor, beta: Any = 1, alpha: Any = 1, out: Tensor | N
 
 
 def _real_gemm(*tensors: Tensor, devices: Any = None, **options: Any) -> Any:
-    return eager.run(*tensors, **options)
+    return _eager.run(*tensors, **options)
+
+
+_eager: Any = None  # what multiplies is imported with the first product, not with the program that it is rerouted in
 
 
 def _run(call: _Call, precision: str) -> Tensor:
+    global _eager
+    if _eager is None:
+        from ..calls import eager as _eager
     if call.a.is_complex():
+        from ..linalg.complex import gemm as complex_gemm
+
         # Detached: this is below autograd, and the tensors say nothing of that.
         a, b, c, out = (None if x is None else x.detach() for x in (call.a, call.b, call.c, call.out))
         product: Tensor = complex_gemm(_real_gemm, a, b, c, alpha=call.alpha, beta=call.beta, out=out,
                                        precision=precision)
         return product if call.out is None else call.out
-    result: Tensor = eager.run(call.a, call.b, call.c, alpha=float(call.alpha), beta=float(call.beta), out=call.out,
-                               precision=precision)
+    result: Tensor = _eager.run(call.a, call.b, call.c, alpha=float(call.alpha), beta=float(call.beta), out=call.out,
+                                precision=precision)
     return result
 
 
-class Block(NamedTuple):
-    """What one ``with`` asks for; see `peakgemm.torch.use`."""
+class Rerouted(use.Rerouted):
+    """torch's operators; see `use.Rerouted`."""
 
-    precision: str
-    linalg: bool
-
-
-class Rerouted:
-    """The rerouting in force: how many calls of each op peakgemm ran, and how many went on to torch.
-
-    ``calls`` and ``fallbacks`` count by op, ``"mm"`` or ``"addmm.out"``; nested blocks share them. ``blocks`` are those
-    that were entered, the innermost last, which holds.
-    """
+    library = "torch"
 
     def __init__(self, key: str, run: Callable[[_Call, str], Tensor]) -> None:
-        self.blocks: list[Block] = []
-        self.calls: Counter[str] = Counter()
-        self.fallbacks: Counter[str] = Counter()
+        super().__init__()
         self._key, self._run = key, run
         self._library = torch.library.Library("aten", "IMPL")
         self._ops: set[str] = set()  # that are rerouted
+        self._linalg: Any = None
         self._reroute(_OPS)
 
     def enter(self, block: Block) -> None:
         """Let ``block`` hold."""
-        if block.linalg:
+        if block.linalg and self._linalg is None:
+            from . import torch_linalg
+
+            self._linalg = torch_linalg
             self._reroute(torch_linalg.OPS)
-        self.blocks.append(block)
+        super().enter(block)
 
     def _reroute(self, ops: Iterable[str]) -> None:
         try:
@@ -118,74 +132,94 @@ class Rerouted:
                 self.restore()
             raise
 
-    def __str__(self) -> str:
-        """What was changed and what was left, by op."""
-        def counts(of: Counter[str]) -> str:
-            return ", ".join(f"{count} {op}" for op, count in of.items()) or "nothing"
-
-        precision, linalg = self.blocks[-1]
-        return (f"peakgemm.torch.use(precision={precision!r}{', linalg=True' if linalg else ''}): peakgemm ran "
-                f"{counts(self.calls)}; torch ran {counts(self.fallbacks)} (other dtypes, devices or shapes)")
-
     def restore(self) -> None:
         """Put torch's kernels back."""
         self._library._destroy()
 
     def _kernel(self, op: str, original: Any) -> Callable[..., Any]:
-        is_product, is_linalg = op in _OPS, op in torch_linalg.OPS
+        is_product = op in _OPS
 
         def rerouted(keys: Any, *args: Any, **kwargs: Any) -> Any:
-            precision, linalg = self.blocks[-1]
-            result = torch_linalg.reroute(op, precision, args, kwargs) if linalg and is_linalg else None
-            try:
-                if result is None and is_product and (call := _read(op, *args, **kwargs)).is_ours():
+            precision, linalg, chosen = self.blocks[-1]
+            recorder, why = self.recorder, ""
+            if linalg and op in self._linalg.OPS:
+                result = self._linalg.reroute(op, precision, args, kwargs)
+                shape = tuple(next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)).shape)
+                if result is not None:
+                    self.count(op, shape, shape[0] * prod(shape) if is_product else 0.0, "")  # half of a a^T
+                    return result
+                if not is_product:
+                    self.count(op, shape, 0.0, "sizes at which torch is faster, or other arguments")
+            if not is_product:
+                return original.call_boxed(keys, *args, **kwargs)
+            call, result = _read(op, *args, **kwargs), None
+            if not call.is_ours():
+                why = call.obstacle() if recorder is not None else "not ours"
+            elif chosen is not None and self._key == "CUDA" and _allows_tf32():
+                why = "TF32 allowed"
+            else:
+                theirs = None
+                if recorder is not None and recorder.due():
+                    theirs = _by_torch(recorder, op, original, keys, args, kwargs)
+                try:
                     result = self._run(call, precision)
-            except InvalidValue:
-                result = None  # refused before anything ran (an overlap, a size): torch's own behaviour holds
-            if result is not None:
-                self.calls[op] += 1
-                return result
-            if linalg or is_product:
-                self.fallbacks[op] += 1
-            return original.call_boxed(keys, *args, **kwargs)
+                except InvalidValue as error:  # before anything ran (an overlap, a size): torch's own behaviour holds
+                    why = f"refused: {str(error).partition(';')[0]}"
+                if theirs is not None and result is not None:
+                    assert recorder is not None
+                    _guarded(recorder, partial(recorder.compare, torch, result, theirs, call.a.shape[-1]))
+            if recorder is None:
+                (self.fallbacks if why else self.calls)[op] += 1
+            else:
+                sizes = call.sizes
+                ours = sizes and call.a.dtype in _NUMBERS
+                self.count(op, sizes, (8.0 if call.a.is_complex() else 2.0) * prod(sizes) if ours else 0.0, why)
+            return result if result is not None else original.call_boxed(keys, *args, **kwargs)
         return rerouted
 
 
-_log = logging.getLogger("peakgemm")
-_lock = RLock()
-_reported: set[str] = set()  # dispatch keys whose first block has ended: what it did is said once
-_active: dict[str, Rerouted] = {}  # by dispatch key
+# By name, since `allow_tf32` raises where a program has used torch's newer switches.
+_precision_of: Any = getattr(torch._C, "_get_fp32_precision_getter", None)
 
 
-class Use(ContextDecorator):
-    """What `peakgemm.torch.use` returns: a context manager and decorator that can be entered again and again."""
+def _allows_tf32() -> bool:
+    if _precision_of is not None:
+        return bool(_precision_of("cuda", "matmul") == "tf32")
+    return bool(torch.backends.cuda.matmul.allow_tf32)
+
+
+def _by_torch(recorder: Any, op: str, original: Any, keys: Any, args: Any, kwargs: Any) -> Any:
+    """What torch makes of a call, and of absolute values, in memory of its own; None where it cannot."""
+    def run(change: Callable[[Any], Any]) -> Tensor:
+        tensors = [change(x.clone() if i == 0 and op.endswith("_") else x) for i, x in enumerate(args)]
+        options = {name: tensors[0].new_empty(x.shape) if name == "out" else change(x) for name, x in kwargs.items()}
+        result: Tensor = original.call_boxed(keys, *tensors, **options)
+        return result
+
+    if args[0].is_cuda and torch.cuda.is_current_stream_capturing():
+        recorder.not_compared()
+        return None
+    return _guarded(recorder, lambda: (run(lambda x: x), run(abs)))
+
+
+def _guarded(recorder: Any, work: Callable[[], Any]) -> Any:
+    """``work()``, part of a check: where torch refuses it or has no memory the program goes on without."""
+    try:
+        return work()
+    except RuntimeError:
+        recorder.not_compared()
+        return None
+
+
+class Use(use.Use):
+    """What `peakgemm.torch.use` returns."""
 
     def __init__(self, precision: str, key: str = "CUDA", run: Callable[[_Call, str], Tensor] = _run,
-                 linalg: bool = False) -> None:
+                 linalg: bool = False, recorder: Any = None) -> None:
         if check_precision(precision) == "reproducible" and linalg:
             raise InvalidValue("linalg=True: linear algebra keeps no promise of reproducible=True, since its blocks "
                                "depend on the size; leave out one of the two")
-        self._block = Block(precision, linalg)
         if not hasattr(torch.library, "get_kernel"):
             raise MissingComponent(f"peakgemm.torch.use() needs torch 2.9 or newer, this is {torch.__version__}; "
                                    "run: pip install -U torch")
-        self._key, self._make = key, partial(Rerouted, key, run)
-
-    def __enter__(self) -> Rerouted:
-        with _lock:
-            rerouted = _active.get(self._key) or self._make()
-            rerouted.enter(self._block)
-            _active[self._key] = rerouted
-            return rerouted
-
-    def __exit__(self, *exc: object) -> None:
-        with _lock:
-            rerouted = _active[self._key]
-            if len(rerouted.blocks) > 1:
-                rerouted.blocks.pop()
-                return
-            del _active[self._key]
-            if self._key not in _reported:
-                _reported.add(self._key)
-                _log.info("%s", rerouted)
-            rerouted.restore()
+        super().__init__(key, partial(Rerouted, key, run), Block(precision, linalg, recorder))

@@ -25,6 +25,9 @@ class Built(NamedTuple):
     symbol: str
 
 
+builds = 0  # of this process
+
+
 def build(text: str, name: str, flags: Sequence[str], instance: str = "") -> Built:
     """Compile ``text`` by ``flags``, to PTX where they name a virtual architecture, else to a cubin. ``instance`` is an
     expression that names a kernel, which is instantiated.
@@ -33,7 +36,9 @@ def build(text: str, name: str, flags: Sequence[str], instance: str = "") -> Bui
         RuntimeError: the source is refused; the message is the compiler's log.
         MissingComponent: see `nvrtc_version`.
     """
+    global builds
     nvrtc = _bindings()
+    builds += 1
 
     def checked(answer: tuple[Any, ...]) -> Any:
         if answer[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:

@@ -1,0 +1,56 @@
+"""peakgemm in CuPy: `use`, which reroutes CuPy's own products and linear algebra.
+
+cupy is imported by the first call, so that this module can be named where it is not installed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .calls.request import check_precision
+from .errors import InvalidValue
+from .integrations import missing
+
+if TYPE_CHECKING:
+    from .integrations.use import Use
+
+__all__ = ["use"]
+
+
+def use(precision: str = "ieee", reproducible: bool | None = None, *, linalg: bool = False) -> Use:
+    """Let peakgemm run CuPy's own FP32 and complex64 products: ``with peakgemm.cupy.use(): a @ b``.
+
+    Reroutes ``cupy.matmul``, ``dot``, ``inner``, ``tensordot``, ``einsum``, ``@`` and ``ndarray.dot``, on CuPy's
+    current stream. Everything else goes to CuPy as before: other dtypes, vectors, further arguments. It is in force
+    for the whole process until the outermost ``with`` ends; it nests, and serves as a decorator. A name that a program
+    has imported before (``from cupy import dot``) is CuPy's own.
+
+    Args:
+        precision, reproducible: as for `peakgemm.matmul`.
+        linalg: whether `peakgemm.linalg` runs ``cupy.linalg.cholesky``, ``solve``, ``inv``, ``det``, ``slogdet`` and
+            ``qr`` of FP32 arrays, at the sizes where it is faster.
+
+    Returns:
+        A context manager; ``as`` gives counts of what ran where (``calls``, ``fallbacks``).
+
+    Raises:
+        InvalidValue: a precision that there is not; or ``linalg`` with ``reproducible``.
+        MissingComponent: cupy is missing.
+    """
+    return make_use(check_precision(precision, reproducible), linalg)
+
+
+def make_use(precision: str, linalg: bool, recorder: Any = None) -> Use:
+    """`use`, of a checked precision; ``recorder``: what `peakgemm.use` counts with."""
+    if precision == "reproducible" and linalg:
+        raise InvalidValue("linalg=True: linear algebra keeps no promise of reproducible=True, since its blocks depend "
+                           "on the size; leave out one of the two")
+    try:
+        from .integrations import cupy_use
+    except ImportError as error:
+        raise missing("peakgemm.cupy", "cupy", error) from None
+    from . import api, contraction
+
+    products: dict[str, Any] = {"matmul": api.matmul, "dot": contraction.dot, "inner": contraction.inner,
+                                "tensordot": contraction.tensordot, "einsum": contraction.einsum}
+    return cupy_use.make_use(products, precision, linalg, recorder)

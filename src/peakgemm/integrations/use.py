@@ -1,0 +1,100 @@
+"""What `use()` of every library shares: blocks that nest, counts of what ran where, and the end of the outermost."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ContextDecorator
+from threading import RLock
+from typing import Any, NamedTuple
+
+from .recorder import Recorder
+
+
+class Block(NamedTuple):
+    """What one ``with`` asks for; see `peakgemm.torch.use`. Where a ``recorder`` follows, products that the library may
+    run in TF32 stay with it: they are faster there."""
+
+    precision: str
+    linalg: bool = False
+    recorder: Recorder | None = None
+
+
+class Rerouted:
+    """The rerouting in force: how many calls of each op peakgemm ran, and how many went on to the library.
+
+    ``calls`` and ``fallbacks`` count by op, ``"mm"`` or ``"addmm.out"``; nested blocks share them. ``blocks`` are those
+    that were entered, the innermost last, which holds. ``recorder``: of the innermost block that has one.
+    """
+
+    library: str
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.calls: Counter[str] = Counter()
+        self.fallbacks: Counter[str] = Counter()
+        self.recorder: Recorder | None = None
+
+    def enter(self, block: Block) -> None:
+        """Let ``block`` hold."""
+        self.blocks.append(block)
+        self.recorder = block.recorder or self.recorder
+
+    def leave(self, block: Block) -> None:
+        """Let the block before ``block`` hold, or where another one was entered later, that one."""
+        places = [i for i, other in enumerate(self.blocks) if other is block]
+        del self.blocks[places[-1]]
+        self.recorder = next((x.recorder for x in reversed(self.blocks) if x.recorder), None)
+
+    def restore(self) -> None:
+        """Give the library its own functions back."""
+        raise NotImplementedError
+
+    def count(self, op: str, shape: Any, flops: float, why: str) -> None:
+        """A call by peakgemm, or where there is a reason ``why``, by the library."""
+        (self.fallbacks if why else self.calls)[op] += 1
+        if self.recorder is not None:
+            self.recorder.add(self.library, op, shape, flops, why)
+
+    def __str__(self) -> str:
+        """What was changed and what was left, by op."""
+        def counts(of: Counter[str]) -> str:
+            return ", ".join(f"{count} {op}" for op, count in of.items()) or "nothing"
+
+        precision, linalg, _ = self.blocks[-1]
+        return (f"peakgemm.{self.library}.use(precision={precision!r}{', linalg=True' if linalg else ''}): peakgemm "
+                f"ran {counts(self.calls)}; {self.library} ran {counts(self.fallbacks)} (other dtypes, devices or "
+                "shapes)")
+
+
+_log = logging.getLogger("peakgemm")
+_lock = RLock()
+_reported: set[str] = set()  # keys whose first block has ended: what it did is said once
+active: dict[str, Any] = {}  # what is in force, by key
+
+
+class Use(ContextDecorator):
+    """What `use()` returns: a context manager and decorator that can be entered again and again."""
+
+    def __init__(self, key: str, make: Callable[[], Rerouted], block: Block) -> None:
+        self._key, self._make, self._block = key, make, block
+
+    def __enter__(self) -> Any:
+        with _lock:
+            rerouted = active.get(self._key) or self._make()
+            rerouted.enter(self._block)
+            active[self._key] = rerouted
+            return rerouted
+
+    def __exit__(self, *exc: object) -> None:
+        with _lock:
+            rerouted = active[self._key]
+            if len(rerouted.blocks) > 1:
+                rerouted.leave(self._block)
+                return
+            del active[self._key]
+            if self._key not in _reported:
+                _reported.add(self._key)
+                _log.info("%s", rerouted)
+            rerouted.restore()

@@ -1,0 +1,131 @@
+"""`peakgemm.use`: FP32 products of torch, JAX and CuPy by peakgemm, whichever of them a program imports.
+
+Nothing is imported for it: libraries that are there are rerouted now, others when the program has imported them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from .errors import InvalidValue, PeakgemmError
+from .integrations.recorder import Recorder
+
+LIBRARIES = ("torch", "jax", "cupy")
+
+
+class Arrivals:
+    """A finder of modules that tells when one of `LIBRARIES` has been imported; it finds none itself."""
+
+    def __init__(self, arrived: Callable[[str], None]) -> None:
+        self._arrived = arrived
+        self._asking = False
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """The spec of the finders behind this one, whose loader tells."""
+        if name not in LIBRARIES or self._asking:
+            return None
+        self._asking = True
+        try:
+            from importlib.util import find_spec
+
+            spec = find_spec(name)
+        finally:
+            self._asking = False
+        loader: Any = getattr(spec, "loader", None)
+        if loader is None or not hasattr(loader, "exec_module"):
+            return spec
+        load = loader.exec_module
+
+        def load_and_tell(module: Any) -> None:
+            vars(loader).pop("exec_module", None)  # the loader is as it was
+            load(module)
+            self._arrived(name)
+
+        if hasattr(loader, "__dict__"):
+            loader.exec_module = load_and_tell
+        return spec
+
+
+class Rerouting:
+    """What `use` returns: a context manager, and what ran where, which ``print`` shows."""
+
+    def __init__(self, precision: str, linalg: bool, recorder: Recorder) -> None:
+        self._precision, self._linalg, self.recorder = precision, linalg, recorder
+        self._open: list[Any] = []
+        self._arrivals = Arrivals(self._reroute)
+
+    def __enter__(self) -> Rerouting:
+        if self._arrivals in sys.meta_path:
+            raise InvalidValue("this use() is in force already; make another one for a block within it")
+        sys.meta_path.insert(0, self._arrivals)
+        for name in LIBRARIES:
+            if name in sys.modules and not getattr(sys.modules[name].__spec__, "_initializing", False):
+                self._reroute(name)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        sys.meta_path.remove(self._arrivals)
+        while self._open:
+            self._open.pop().__exit__(*exc)
+
+    def _reroute(self, name: str) -> None:
+        """Reroute a library that has been imported; one that cannot be goes on as it is, and the reader is told."""
+        try:
+            block = _MAKE[name](self._precision, self._linalg, self.recorder)
+            block.__enter__()
+            self._open.append(block)
+        except (PeakgemmError, ImportError, AttributeError, TypeError, RuntimeError) as error:
+            self.recorder.note(f"{name} was not rerouted: {error}")
+
+    def __str__(self) -> str:
+        return str(self.recorder)
+
+
+def use(precision: str = "ieee", *, linalg: bool = False, check: int = 0) -> Rerouting:
+    """Let peakgemm run the FP32 and complex64 products of torch, JAX and CuPy: ``with peakgemm.use() as ran: ...``
+
+    It reroutes what `peakgemm.torch.use` and `peakgemm.cupy.use` do, and every ``dot_general`` that JAX compiles for a
+    GPU meanwhile, in libraries imported before or within the block. Products that the program allows in TF32 stay with
+    their library, where they are faster. ``print(ran)`` says what ran where, and what stayed and why. Blocks nest, the
+    innermost holds.
+
+    Args:
+        precision: as for `peakgemm.matmul`.
+        linalg: whether linear algebra is rerouted, too.
+        check: every so many products of torch and CuPy one is also computed by the library, and compared with the
+            bound of FP32; 0: none.
+
+    Raises:
+        InvalidValue: a precision that there is not, a ``check`` below 0, or ``linalg`` with a reproducible precision.
+    """
+    from .calls.request import check_precision
+
+    if check_precision(precision) == "reproducible" and linalg:
+        raise InvalidValue("linalg=True keeps no promise of precision='reproducible'; leave out one of the two")
+    if type(check) is not int or check < 0:
+        raise InvalidValue(f"check = {check!r} is no number of products; pass 0 or more")
+    return Rerouting(precision, linalg, Recorder(check))
+
+
+def _torch(precision: str, linalg: bool, recorder: Recorder) -> Any:
+    from .integrations.torch_use import Use
+
+    return Use(precision, linalg=linalg, recorder=recorder)
+
+
+def _jax(precision: str, linalg: bool, recorder: Recorder) -> Any:
+    from .integrations import jax_reroute
+    from .jax import dot_general
+
+    return jax_reroute.make_use(precision, dot_general, recorder=recorder)
+
+
+def _cupy(precision: str, linalg: bool, recorder: Recorder) -> Any:
+    from .cupy import make_use
+
+    return make_use(precision, linalg, recorder)
+
+
+_MAKE: dict[str, Callable[[str, bool, Recorder], Any]] = {"torch": _torch, "jax": _jax, "cupy": _cupy}

@@ -205,6 +205,18 @@ def test_mistakes_cost_nothing_to_say(here: Path) -> None:
                                          capture_output=True, text=True, check=False).stderr
 
 
+def test_programs_with_and_without_are_compared(here: Path) -> None:
+    from lab import run_programs
+
+    (here / "mine.py").write_text("print('{\"ms\": 2.0, \"numbers\": [4.0]}')")
+    plain, ours = run_programs.rows_of(here / "mine.py", {"linalg": True}, ["ieee"], 1)
+    assert (plain["how"], ours["how"], ours["speedup"], ours["from_plain"]) == ("plain", "ieee", 1.0, 0.0)
+    assert (ours["calls"], ours["checks"]["done"]) == (0, 0)
+    (here / "mine.py").write_text("import no_such_package")
+    row, = run_programs.rows_of(here / "mine.py", {}, ["ieee"], 1)
+    assert row["error"] == "ModuleNotFoundError: No module named 'no_such_package'"
+
+
 def test_use_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import peakgemm as pg
     from peakgemm import rerouting

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import peakgemm as pg
-from peakgemm.errors import InvalidType, InvalidValue
+from peakgemm.errors import InvalidType, InvalidValue, MissingComponent
 from peakgemm.integrations import torch_use
 from peakgemm.integrations.recorder import Recorder
 from peakgemm.integrations.torch_ops import gemm_with_grad, traced_gemm
@@ -384,6 +384,22 @@ class UseCases:
             assert agrees(x @ x, x, x)
         assert recorder.checks == {"done": 0, "left_out": 1, "largest": 0.0}
         assert "1 were not checked, for want of memory" in str(recorder)
+
+    def test_a_program_goes_on_where_peakgemm_cannot_run(self):
+        tried: list[Any] = []
+
+        def breaks(call, precision):
+            tried.append(call)
+            raise MissingComponent("there is no compiler; install one")
+
+        x, recorder = self.draw(5, 5), Recorder()
+        with self.use(recorder=recorder, run=breaks):
+            got = [x @ x, x @ x]
+        assert all(agrees(one, x, x) for one in got)
+        assert len(tried) == 1 and sorted(why for *_, why in recorder.rows) == [
+            "peakgemm cannot run: there is no compiler", "refused: there is no compiler"]
+        with pytest.raises(MissingComponent), self.use(run=breaks):
+            x @ x
 
     def test_blocks_end_in_any_order(self):
         seen: list[Any] = []

@@ -14,12 +14,11 @@ from typing import Any
 import cupy
 
 from .. import linalg
-from ..errors import InvalidType, InvalidValue, OutOfMemory
+from ..errors import PeakgemmError
 from . import use
 from .linalg_sizes import FASTER
 from .use import Block
 
-_REFUSED = (InvalidType, InvalidValue, OutOfMemory)  # before anything ran: CuPy's own behaviour holds
 _METHODS = {"__matmul__": "matmul", "dot": "dot"}
 _FURTHER = {"einsum": {"optimize"}, "tensordot": {"axes", "out"}}  # arguments that are taken; of others ``out``
 # By CuPy's names: the kind of `FASTER`, and what computes it without waiting for the device to find a singular matrix.
@@ -82,15 +81,17 @@ class Rerouted(use.Rerouted):
     def _product(self, op: str, ours: Callable[..., Any], original: Any, *args: Any, **kwargs: Any) -> Any:
         (precision, _, chosen), recorder = self.blocks[-1], self.recorder
         arrays, result, theirs = [x for x in args if hasattr(x, "dtype")], None, None
-        why = _obstacle(op, args, kwargs) or ("TF32 allowed" if chosen is not None and _allows_tf32() else "")
+        why = _obstacle(op, args, kwargs)
+        if not why and chosen is not None:
+            why = self.broken or ("TF32 allowed" if _allows_tf32() else "")
         if not why:
             if recorder is not None and recorder.due():
                 theirs = self._by_cupy(original, args, {name: x for name, x in kwargs.items() if name != "out"})
             try:
                 options = {"optimize": kwargs.get("optimize") or "auto"} if op == "einsum" else kwargs
                 result = ours(*args, precision=precision, **options)
-            except _REFUSED as error:
-                why = f"refused: {str(error).partition(';')[0]}"
+            except (PeakgemmError, ImportError) as error:  # before anything ran: CuPy's own behaviour holds
+                why = self.refused(error)
         if why:
             result = original(*args, **kwargs)
         inner, flops = (0, 0.0) if recorder is None else _operations(op, args, arrays, result)
@@ -126,8 +127,8 @@ class Rerouted(use.Rerouted):
             if FASTER[kind].hold(prod(args[0].shape[:-2]), rows, columns):
                 try:
                     result, why = ours(*args, precision=precision), ""
-                except _REFUSED as error:
-                    why = f"refused: {str(error).partition(';')[0]}"
+                except (PeakgemmError, ImportError) as error:
+                    why = self.refused(error)
         self.count(op, "x".join(map(str, getattr(args[0], "shape", ()))), 0.0, why)
         return original(*args, **kwargs) if why else result
 

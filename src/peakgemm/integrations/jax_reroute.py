@@ -12,8 +12,8 @@ from math import prod
 from typing import Any
 
 import jax
-from jax.extend.core.primitives import dot_general_p
 from jax.interpreters import mlir
+from jax.lax import dot_general_p  # jax.extend has it too, and takes 17 ms to import
 
 from ..errors import MissingComponent, PeakgemmError
 from . import use

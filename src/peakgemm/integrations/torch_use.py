@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..arrays.torch import PLAIN
 from ..calls.request import check_precision
-from ..errors import InvalidValue, MissingComponent
+from ..errors import InvalidValue, MissingComponent, PeakgemmError
 from . import use
 from .use import Block
 
@@ -155,16 +155,16 @@ class Rerouted(use.Rerouted):
             call, result = _read(op, *args, **kwargs), None
             if not call.is_ours():
                 why = call.obstacle() if recorder is not None else "not ours"
-            elif chosen is not None and self._key == "CUDA" and _allows_tf32():
-                why = "TF32 allowed"
+            elif chosen is not None and (self.broken or (self._key == "CUDA" and _allows_tf32())):
+                why = self.broken or "TF32 allowed"
             else:
                 theirs = None
                 if recorder is not None and recorder.due():
                     theirs = _by_torch(recorder, op, original, keys, args, kwargs)
                 try:
                     result = self._run(call, precision)
-                except InvalidValue as error:  # before anything ran (an overlap, a size): torch's own behaviour holds
-                    why = f"refused: {str(error).partition(';')[0]}"
+                except (PeakgemmError, ImportError) as error:  # before anything ran: torch's own behaviour holds
+                    why = self.refused(error)
                 if theirs is not None and result is not None:
                     assert recorder is not None
                     _guarded(recorder, partial(recorder.compare, torch, result, theirs, call.a.shape[-1]))

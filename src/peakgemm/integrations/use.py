@@ -9,6 +9,7 @@ from contextlib import ContextDecorator
 from threading import RLock
 from typing import Any, NamedTuple
 
+from ..errors import InvalidType, InvalidValue, OutOfMemory
 from .recorder import Recorder
 
 
@@ -35,6 +36,23 @@ class Rerouted:
         self.calls: Counter[str] = Counter()
         self.fallbacks: Counter[str] = Counter()
         self.recorder: Recorder | None = None
+        self.broken = ""  # why peakgemm can run nothing here
+
+    def refused(self, error: Exception) -> str:
+        """Why a call that raised ``error`` is the library's. One that concerns no arguments, but the compiler say, or
+        the driver, is not tried a second time; it is raised where the program asked for peakgemm itself.
+
+        Raises:
+            Exception: ``error``.
+        """
+        why = str(error).partition(";")[0].partition("\n")[0]
+        if isinstance(error, (InvalidValue, InvalidType)):
+            return f"refused: {why}"
+        if self.blocks[-1].recorder is None:
+            raise error
+        if not isinstance(error, OutOfMemory):
+            self.broken = f"peakgemm cannot run: {why}"
+        return f"refused: {why}"
 
     def enter(self, block: Block) -> None:
         """Let ``block`` hold."""

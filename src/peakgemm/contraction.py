@@ -83,8 +83,8 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, out: Any = None, precision: str 
         raise InvalidValue(f"axes = {axes!r} of arrays of {a.ndim} and {b.ndim} dimensions; pass a number, or a list "
                            "of dimensions of a and one of b") from None
     if [a.shape[i] for i in of_a] != [b.shape[i] for i in of_b] or len({*of_a}) < len(of_a) or len({*of_b}) < len(of_b):
-        raise InvalidValue(f"tensordot sums over dimensions {of_a} of a {tuple(a.shape)} and {of_b} of b "
-                           f"{tuple(b.shape)}; they must be distinct and of equal sizes")
+        raise InvalidValue(f"the sum over dimensions {of_a} of a {tuple(a.shape)} and {of_b} of b {tuple(b.shape)}; "
+                           "they must be distinct and of equal sizes")
     left, right = list(_letters(a.ndim)), list(_letters(b.ndim, a.ndim))
     for i, j in zip(of_a, of_b, strict=True):
         right[j] = left[i]
@@ -98,18 +98,15 @@ def dot(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", reproducibl
     Args and errors are those of `einsum`.
     """
     _checked((a, b), out, precision, reproducible)
-    axes = ([], []) if 0 in (a.ndim, b.ndim) else ([a.ndim - 1], [max(b.ndim - 2, 0)])
+    axes = ([], []) if 0 in (a.ndim, b.ndim) else (-1, max(b.ndim - 2, 0))
     return tensordot(a, b, axes, out=out, precision=precision, reproducible=reproducible)
 
 
 def inner(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", reproducible: bool | None = None) -> Any:
-    """``numpy.inner``: the sum over the last dimensions of ``a`` and ``b``.
-
-    Args and errors are those of `einsum`.
-    """
+    """``numpy.inner``: the sum over the last dimensions of both. Args and errors are those of `einsum`."""
     _checked((a, b), out, precision, reproducible)
-    axes = ([], []) if 0 in (a.ndim, b.ndim) else ([a.ndim - 1], [b.ndim - 1])
-    return tensordot(a, b, axes, out=out, precision=precision, reproducible=reproducible)
+    return tensordot(a, b, ([], []) if 0 in (a.ndim, b.ndim) else (-1, -1), out=out, precision=precision,
+                     reproducible=reproducible)
 
 
 def vecdot(a: Any, b: Any, *, axis: int = -1, precision: str = "ieee", reproducible: bool | None = None) -> Any:
@@ -118,15 +115,11 @@ def vecdot(a: Any, b: Any, *, axis: int = -1, precision: str = "ieee", reproduci
     Args and errors are those of `einsum`.
     """
     _checked((a, b), None, precision, reproducible)
-    if not all(-x.ndim <= axis < 0 for x in (a, b)):
-        raise InvalidValue(f"axis = {axis} of arrays of {a.ndim} and {b.ndim} dimensions; count it from the last one, "
-                           "which is -1")
-    if a.shape[axis] != b.shape[axis]:
-        raise InvalidValue(f"axis {axis} has {a.shape[axis]} elements in a and {b.shape[axis]} in b; they must be "
-                           "equal")
-    left, right = ("..." + _letters(-axis) for _ in range(2))
-    kept = "..." + _letters(-axis - 1, 1)
-    return einsum(f"{left},{right}->{kept}", a.conj() if "complex" in str(a.dtype) else a, b, precision=precision,
+    if not all(-x.ndim <= axis < 0 for x in (a, b)) or a.shape[axis] != b.shape[axis]:
+        raise InvalidValue(f"vecdot of a {tuple(a.shape)} and b {tuple(b.shape)} over axis = {axis}; both must have as "
+                           "many elements there, counted from the last dimension, which is -1")
+    terms = f"...{_letters(-axis)},...{_letters(-axis)}->...{_letters(-axis - 1, 1)}"
+    return einsum(terms, a.conj() if "complex" in str(a.dtype) else a, b, precision=precision,
                   reproducible=reproducible)
 
 
@@ -136,18 +129,15 @@ def multi_dot(arrays: Sequence[Any], *, out: Any = None, precision: str = "ieee"
     if len(arrays) < 2:
         raise InvalidValue(f"multi_dot of {len(arrays)} array; pass two or more")
     _checked(arrays, out, precision, reproducible)
-    ranks = [x.ndim for x in arrays]
-    if any(rank != 2 for rank in ranks[1:-1]) or not {ranks[0], ranks[-1]} <= {1, 2}:
-        raise InvalidValue(f"multi_dot of arrays of {ranks} dimensions; pass matrices, of which the first and the last "
-                           "may have one dimension")
+    shapes = [tuple(x.shape) for x in arrays]
+    if any(len(x) != 2 for x in shapes[1:-1]) or not {len(shapes[0]), len(shapes[-1])} <= {1, 2} or any(
+            x[-1] != y[0] for x, y in pairwise(shapes)):
+        raise InvalidValue(f"multi_dot of arrays of shapes {shapes}; pass matrices of which each has as many columns "
+                           "as the next one rows; the first and the last may have one dimension")
     names = _letters(len(arrays) + 1)
     terms = [names[i:i + 2] for i in range(len(arrays))]
-    terms[0], terms[-1] = terms[0][2 - ranks[0]:], terms[-1][:ranks[-1]]
-    kept = names[0] * (ranks[0] - 1) + names[-1] * (ranks[-1] - 1)
-    for i, (x, y) in enumerate(pairwise(arrays)):
-        if x.shape[-1] != y.shape[0]:
-            raise InvalidValue(f"arrays {i} {tuple(x.shape)} and {i + 1} {tuple(y.shape)} do not match: the columns of "
-                               "one must be the rows of the next")
+    terms[0], terms[-1] = terms[0][2 - len(shapes[0]):], terms[-1][:len(shapes[-1])]
+    kept = terms[0][:-1] + terms[-1][1:]
     return einsum(f"{','.join(terms)}->{kept}", *arrays, out=out, optimize="dp", precision=precision,
                   reproducible=reproducible)
 
@@ -170,14 +160,13 @@ def _checked(operands: Sequence[Any], out: Any, precision: str, reproducible: bo
     named = {f"operand {i}": x for i, x in enumerate(operands)}
     if out is not None:
         locate({**named, "out": out}, dtype)
-    of_torch = [hasattr(x, "requires_grad") for x in operands]
-    libraries = {} if all(of_torch) else {name: library_of(x, name) for name, x in named.items()}
-    if len({*libraries.values()}) > 1:
-        kinds = ", ".join(f"{name} a {library.name} array" for name, library in libraries.items())
-        raise InvalidType(f"{kinds}; convert some, so that all are of one library")
+    libraries = {"torch" if hasattr(x, "requires_grad") else library_of(x, name).name for name, x in named.items()}
+    if len(libraries) > 1:
+        raise InvalidType(f"operands are arrays of {' and '.join(sorted(libraries))}; convert some, so that all are of "
+                          "one library")
     for name, x in named.items():
         check_dtype(str(x.dtype).removeprefix("torch."), name, dtype)
-    if out is not None and of_torch[0]:
+    if out is not None and libraries == {"torch"}:
         from .calls import eager
 
         eager.refuse_gradients({**named, "out": out}, "a contraction with out", "it without out")
@@ -302,7 +291,7 @@ def _summed(x: Term, kept: str) -> Term:
 def _permuted(x: Any, order: list[int]) -> Any:
     if order == list(range(len(order))):
         return x
-    return x.permute(order) if hasattr(x, "permute") else x.transpose(order)
+    return x.permute(order) if hasattr(x, "permute") else x.transpose(*order)
 
 
 def _by_stride(x: Term) -> list[str]:

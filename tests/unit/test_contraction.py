@@ -204,10 +204,10 @@ def test_multi_dot(shapes: Any) -> None:
     (lambda: pg.tensordot(normal(2, 3), normal(3, 2), 3), InvalidValue, "axes = 3"),
     (lambda: pg.dot(normal(2, 3), normal(2, 3)), InvalidValue, "of equal sizes"),
     (lambda: pg.vecdot(normal(2, 3), normal(2, 3), axis=0), InvalidValue, "axis = 0"),
-    (lambda: pg.vecdot(normal(2, 3), normal(2, 1)), InvalidValue, "3 elements in a and 1 in b"),
+    (lambda: pg.vecdot(normal(2, 3), normal(2, 1)), InvalidValue, "a (2, 3) and b (2, 1) over axis = -1"),
     (lambda: pg.linalg.multi_dot([normal(2, 3)]), InvalidValue, "pass two or more"),
-    (lambda: pg.linalg.multi_dot([normal(2, 3), normal(2, 3)]), InvalidValue, "arrays 0 (2, 3) and 1 (2, 3)"),
-    (lambda: pg.linalg.multi_dot([normal(2, 3), normal(3), normal(3, 3)]), InvalidValue, "[2, 1, 2] dimensions"),
+    (lambda: pg.linalg.multi_dot([normal(2, 3), normal(2, 3)]), InvalidValue, "shapes [(2, 3), (2, 3)]"),
+    (lambda: pg.linalg.multi_dot([normal(2, 3), normal(3), normal(3, 3)]), InvalidValue, "[(2, 3), (3,), (3, 3)]"),
 ])
 def test_refused(call: Any, kind: type[Exception], words: str) -> None:
     with pytest.raises(kind) as error:

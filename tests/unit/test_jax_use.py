@@ -76,3 +76,38 @@ def test_what_is_changed_and_left_is_listed_once(caplog: pytest.LogCaptureFixtur
     assert "float32[5,5] x float32[5,8]" in str(ours.report)
     left = sorted(ours.report.left)
     assert left[0].startswith("conv_general_dilated") and left[1].startswith("dot_general bfloat16[5,8]")
+
+
+def test_every_product_that_is_compiled_meanwhile() -> None:
+    """`peakgemm.use` and `peakgemm run`: after differentiation and batching, and what was compiled before as well."""
+    from peakgemm.integrations import jax_reroute
+    from peakgemm.integrations.recorder import Recorder
+
+    step, recorder = jax.jit(jax.grad(loss)), Recorder()
+    want = step(WEIGHTS, X)
+    block = jax_reroute.make_use("emulated", pg.jax.dot_general, platform="cpu", recorder=recorder)
+    with block as ran:
+        got = step(WEIGHTS, X)
+        rows = jax.vmap(lambda row: row @ WEIGHTS["in"])(X)
+        vector = WEIGHTS["in"].T @ X[0]
+        half = X.astype(jnp.bfloat16) @ X.T.astype(jnp.bfloat16)
+        jax.block_until_ready((got, rows, vector, half))
+        seen = dict(recorder.rows)
+        assert sum(count for (*_, why), (count, _) in seen.items() if not why) >= count(jax.grad(loss), WEIGHTS, X)[0]
+        assert seen["jax", "dot_general", (5, 16, 8), ""][1] % (2 * 5 * 16 * 8) == 0
+        assert {why for *_, why in seen if why} == {"vectors", "bfloat16"} and ran.fallbacks["dot_general"] == 2
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), got, want)
+    step(WEIGHTS, X)
+    assert recorder.rows == seen
+
+
+def test_products_that_xla_runs_in_tf32_stay() -> None:
+    from peakgemm.integrations.jax_reroute import _obstacle
+
+    a = jax.typeof(X)
+    avals, numbers = (a, jax.typeof(X.T), jax.typeof(X @ X.T)), (((1,), (0,)), ((), ()))
+    assert _obstacle(avals, numbers, None).startswith("TF32 allowed")
+    for name in ("DEFAULT", "HIGH"):
+        assert _obstacle(avals, numbers, (lax.Precision[name],) * 2).startswith("TF32 allowed")
+    for precision in ((lax.Precision.HIGHEST,) * 2, lax.DotAlgorithmPreset.F32_F32_F32):
+        assert _obstacle(avals, numbers, precision) == ""

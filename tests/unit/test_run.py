@@ -82,7 +82,7 @@ def test_a_program_is_as_without(name: str, here: Path) -> None:
     assert said == plain.stderr
     ends_in_a_table = name not in ("at once", "killed", "ended", "closed")
     assert ("peakgemm run, precision ieee: peakgemm ran 0 calls" in ours.stderr) is ends_in_a_table
-    left = {path.name for path in here.iterdir() if path.name.startswith("peakgemm-run")}
+    left = {path.name for path in here.iterdir() if path.name.startswith("peakgemm-")}
     assert not left or not ends_in_a_table or name == "forked"
 
 

@@ -73,7 +73,8 @@ class Rerouted(use.Rerouted):
 
     def _lowered(self, ctx: Any, a: Any, b: Any, *, dimension_numbers: Any, precision: Any, **params: Any) -> Any:
         block, avals = self.blocks[-1], (*ctx.avals_in, *ctx.avals_out)
-        why = _obstacle(avals, precision if block.recorder is not None and self._platform == "cuda" else "HIGHEST")
+        why = _obstacle(avals, dimension_numbers,
+                        precision if block.recorder is not None and self._platform == "cuda" else "HIGHEST")
         if not why:
             self._watch(self._ran)
             product = partial(self._product, dimension_numbers=dimension_numbers, precision=block.precision)
@@ -88,13 +89,17 @@ class Rerouted(use.Rerouted):
         return self._default(ctx, a, b, dimension_numbers=dimension_numbers, precision=precision, **params)
 
 
-def _obstacle(avals: Any, precision: Any) -> str:
+def _obstacle(avals: Any, dimension_numbers: Any, precision: Any) -> str:
     """Why a product is not ours."""
     dtypes = sorted({str(x.dtype) for x in avals})
     if dtypes != ["float32"]:
         return " and ".join(dtypes)
     if not all(isinstance(size, int) for x in avals for size in x.shape):
         return "symbolic sizes"
+    (sum_a, _), (batch_a, _) = dimension_numbers
+    inner = prod(avals[0].shape[i] for i in (*sum_a, *batch_a))
+    if any(prod(x.shape) <= inner for x in avals[:2]):
+        return "vectors"
     names = {getattr(x, "name", str(x)) for x in (precision if isinstance(precision, tuple) else (precision,))}
     return "" if names <= {*_FP32} else "TF32 allowed; JAX_DEFAULT_MATMUL_PRECISION=highest forbids it"
 

@@ -142,7 +142,8 @@ class Rerouted(use.Rerouted):
         def rerouted(keys: Any, *args: Any, **kwargs: Any) -> Any:
             precision, linalg, chosen = self.blocks[-1]
             recorder, why = self.recorder, ""
-            if linalg and op in self._linalg.OPS:
+            tf32 = is_product and chosen is not None and self._key == "CUDA" and _allows_tf32()
+            if linalg and op in self._linalg.OPS and not tf32:
                 result = self._linalg.reroute(op, precision, args, kwargs)
                 shape = tuple(next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)).shape)
                 if result is not None:
@@ -155,7 +156,7 @@ class Rerouted(use.Rerouted):
             call, result = _read(op, *args, **kwargs), None
             if not call.is_ours():
                 why = call.obstacle() if recorder is not None else "not ours"
-            elif chosen is not None and (self.broken or (self._key == "CUDA" and _allows_tf32())):
+            elif chosen is not None and (self.broken or tf32):
                 why = self.broken or "TF32 allowed"
             else:
                 theirs = None

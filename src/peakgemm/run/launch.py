@@ -23,8 +23,11 @@ def main(words: list[str]) -> NoReturn:
     asked, target = _parsed(list(words))
     if os.name == "nt":
         raise MissingComponent("peakgemm run needs Linux; put the program's work in a `with peakgemm.use():` block")
-    folder = os.path.join(os.environ.get("TMPDIR") or "/tmp", f"peakgemm-run-{os.getpid()}-{time_ns()}")
-    os.mkdir(folder, 0o700)
+    folder = os.path.abspath(os.path.join(os.environ.get("TMPDIR") or "/tmp", f"peakgemm-{os.getpid()}-{time_ns()}"))
+    try:
+        os.mkdir(folder, 0o700)
+    except OSError as error:
+        raise InvalidValue(f"cannot make {folder} ({error.strerror}); set TMPDIR to a folder that exists") from None
     asked |= {"root": os.getpid(), "folder": folder, "prefix": sys.prefix,
               "source": os.path.dirname(os.path.dirname(os.path.dirname(_BOOTSTRAP))), "command": " ".join(words)}
     before = os.environ.get("PYTHONPATH")

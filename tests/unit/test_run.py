@@ -205,6 +205,20 @@ def test_mistakes_cost_nothing_to_say(here: Path) -> None:
                                          capture_output=True, text=True, check=False).stderr
 
 
+def test_ever_new_shapes_are_one_row_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    from peakgemm.integrations import recorder
+
+    monkeypatch.setattr(recorder, "_MOST", 3)
+    counts = recorder.Recorder()
+    for n in (1, 2, 3, 4, 5, 1):
+        counts.add("torch", "mm", (n, n, n), 2.0 * n**3)
+    assert [row[0] for row in counts.rows.values()] == [2, 1, 1, 2]
+    assert counts.rows["torch", "mm", "other shapes", ""] == [2, 378.0]
+    other = recorder.Recorder(check=3)
+    other.merge(counts.to_json())
+    assert other.rows == counts.rows and other.processes == 2 and "other shapes" in str(other)
+
+
 def test_programs_with_and_without_are_compared(here: Path) -> None:
     from lab import run_programs
 

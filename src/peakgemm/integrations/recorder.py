@@ -15,6 +15,7 @@ from typing import Any
 
 _WRITE_EVERY_S = 1.0  # a process that is killed loses no more than that
 _ROWS = 24  # of a table
+_MOST = 4096  # rows that are kept: of a program with ever new shapes
 UNIT, TINY = 2.0**-24, 2.0**-149
 
 
@@ -45,7 +46,10 @@ class Recorder:
     def add(self, library: str, operation: str, shape: Any, flops: float, reason: str = "") -> None:
         """Count a call."""
         with self._lock:
-            row = self.rows.setdefault((library, operation, shape, reason), [0, 0.0])
+            key = library, operation, shape, reason
+            if len(self.rows) >= _MOST and key not in self.rows:
+                key = library, operation, "other shapes", reason
+            row = self.rows.setdefault(key, [0, 0.0])
             row[0] += 1
             row[1] += flops
         if self.path is not None and monotonic() - self._written > _WRITE_EVERY_S:

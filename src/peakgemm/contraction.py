@@ -20,7 +20,7 @@ from .arrays.base import check_dtype
 from .calls.request import check_precision
 from .errors import InvalidType, InvalidValue
 
-__all__ = ["dot", "einsum", "inner", "multi_dot", "tensordot", "vecdot"]
+__all__ = ["dot", "einsum", "multi_dot", "tensordot", "vecdot"]
 
 Multiply = Callable[..., Any]
 
@@ -100,13 +100,6 @@ def dot(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", reproducibl
     _checked((a, b), out, precision, reproducible)
     axes = ([], []) if 0 in (a.ndim, b.ndim) else (-1, max(b.ndim - 2, 0))
     return tensordot(a, b, axes, out=out, precision=precision, reproducible=reproducible)
-
-
-def inner(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", reproducible: bool | None = None) -> Any:
-    """``numpy.inner``: the sum over the last dimensions of both. Args and errors are those of `einsum`."""
-    _checked((a, b), out, precision, reproducible)
-    return tensordot(a, b, ([], []) if 0 in (a.ndim, b.ndim) else (-1, -1), out=out, precision=precision,
-                     reproducible=reproducible)
 
 
 def vecdot(a: Any, b: Any, *, axis: int = -1, precision: str = "ieee", reproducible: bool | None = None) -> Any:

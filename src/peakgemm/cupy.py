@@ -49,8 +49,9 @@ def make_use(precision: str, linalg: bool, recorder: Any = None) -> Use:
         from .integrations import cupy_use
     except ImportError as error:
         raise missing("peakgemm.cupy", "cupy", error) from None
-    from . import api, contraction
+    from .api import matmul
+    from .contraction import dot, einsum, tensordot
 
-    products: dict[str, Any] = {"matmul": api.matmul, "dot": contraction.dot, "inner": contraction.inner,
-                                "tensordot": contraction.tensordot, "einsum": contraction.einsum}
+    products: dict[str, Any] = {"matmul": matmul, "dot": dot, "tensordot": tensordot, "einsum": einsum,
+                                "inner": lambda a, b, **options: tensordot(a, b, (-1, -1), **options)}
     return cupy_use.make_use(products, precision, linalg, recorder)

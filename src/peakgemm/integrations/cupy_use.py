@@ -30,20 +30,6 @@ _LINALG: dict[str, tuple[str, Callable[..., Any]]] = {
     "qr": ("orthogonal", lambda a, **options: linalg.qr_ex(a, **options)[:2])}
 
 
-class _Function:
-    """A function in the place of CuPy's own, whose attributes it has."""
-
-    def __init__(self, original: Any, call: Callable[..., Any]) -> None:
-        update_wrapper(self, original, updated=())
-        self._call = call
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call(*args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["__wrapped__"], name)
-
-
 class Rerouted(use.Rerouted):
     """CuPy's functions; see `use.Rerouted`. ``products``: peakgemm's by CuPy's names."""
 
@@ -54,16 +40,16 @@ class Rerouted(use.Rerouted):
         self._undo: list[Callable[[], None]] = []
         for name, ours in products.items():
             original = getattr(cupy, name)
-            function = _Function(original, partial(self._product, name, ours, original))
+            function = _like(original, partial(self._product, name, ours, original))
             for owner in (cupy, cupy.linalg):
                 if vars(owner).get(name) is original:
                     self._replace(owner, name, function)
         for method, name in _METHODS.items():
-            call = partial(self._product, name, products[name], getattr(cupy.ndarray, method))
-            self._replace(cupy.ndarray, method, lambda x, *args, _call=call, **kwargs: _call(x, *args, **kwargs))
+            original = getattr(cupy.ndarray, method)
+            self._replace(cupy.ndarray, method, _like(original, partial(self._product, name, products[name], original)))
         for name in _LINALG:
             original = getattr(cupy.linalg, name)
-            self._replace(cupy.linalg, name, _Function(original, partial(self._algebra, name, original)))
+            self._replace(cupy.linalg, name, _like(original, partial(self._algebra, name, original)))
 
     def _replace(self, owner: Any, name: str, value: Any) -> None:
         had = vars(owner).get(name)
@@ -131,6 +117,14 @@ class Rerouted(use.Rerouted):
                     why = self.refused(error)
         self.count(op, "x".join(map(str, getattr(args[0], "shape", ()))), 0.0, why)
         return original(*args, **kwargs) if why else result
+
+
+def _like(original: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+    """A function, or method, in the place of CuPy's own, whose attributes it has."""
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    return update_wrapper(function, original)
 
 
 def _obstacle(op: str, args: Any, kwargs: Any) -> str:

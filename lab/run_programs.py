@@ -76,7 +76,7 @@ def rows_of(program: Path, options: dict[str, Any], precisions: list[str], repea
             row |= {"calls": sum(x["calls"] for x in products if not x["reason"]),
                     "share": ours / max(sum(x["flops"] for x in products), 1),
                     "stayed": {f"{x['operation']}: {x['reason']}": x["calls"] for x in products if x["reason"]},
-                    "checks": (checked.get("counted") or [{}])[0].get("checks", checked.get("error"))}
+                    "checks": (checked.get("counted") or [{}])[0].get("checks")}
         rows.append(row)
     return rows
 

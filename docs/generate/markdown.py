@@ -200,6 +200,18 @@ def programs_table(record: Row) -> str:
         ) + "".join(f"\nLeft out: {what}.\n" for what in missing)
 
 
+def run_table(record: Row) -> str:
+    """Programs with and without `peakgemm run`; what failed, below."""
+    rows = [row for row in record["found"] if "error" not in row]
+    return grid(("program", "products", "ms a step", "speed-up", "of its FP32 operations", "from plain",
+                 "largest check"), (
+        (row["name"], row["how"], f"{row['ms']:.2f}", f"{row['speedup']:.2f}",
+         *(("", "", "") if row["how"] == "plain" else (
+             f"{100 * row['share']:.1f} %", _error(row["from_plain"]), f"{row['checks']['largest']:.2g}" if row["checks"] else "")))
+        for row in rows), left=(0, 1)) + "".join(
+        f"\nLeft out: {row['name']}: {row['error']}.\n" for row in record["found"] if "error" in row)
+
+
 def linalg_table(record: Row) -> str:
     """A line for each case, ours in both precisions; of complex products by three real ones a line of its own."""
     cases: dict[tuple[str, bool], dict[str, Row]] = {}

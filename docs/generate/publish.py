@@ -39,6 +39,7 @@ ON_THE_SITE = {("docs/sweep.md", "sweep"), ("docs/tutorials.md", "configs"), ("d
                ("docs/contributing/compilers.md", "compilers"), ("docs/contributing/compilers.md", "speed"),
                ("docs/accuracy.md", "accuracy"), ("docs/precisions.md", "names"),
                ("docs/reproducible.md", "reproducible"), ("docs/linalg.md", "linalg"), ("docs/programs.md", "programs"),
+               ("docs/programs.md", "run"),
                ("docs/large.md", "one"), ("docs/large.md", "two"), ("docs/first-steps.md", "newcomer")}
 STUB = "*The site has this table (`make docs`), from [the records](../results).*\n"
 PRECISIONS = (("bench-ieee", "ieee"), ("bench-emulated", "emulated"))
@@ -149,6 +150,9 @@ class Checkout:
                 markdown.programs_table(record)
                 + f"\n{(record['device'] or {'name': 'No GPU'})['name']}, torch {record['environment']['torch']}. "
                   f"Command: `{record['command']}`.\n" for record in self.load_any("programs.json")) or NO_PROGRAMS
+        for record in self.load_any("../h200/run.json"):
+            yield ("docs/programs.md", "run", markdown.run_table(record)
+                   + f"\n{record['device']['name']}. Command: `{record['command']}`.\n")
         for record in self.load_any("names.json"):
             yield ("docs/precisions.md", "names", markdown.names_table(record)
                    + f"\nMean of |C - AB| / (eps |A||B|) against FP64, in eps = 2^-23. {record['device']['name']}, "

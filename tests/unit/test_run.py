@@ -220,6 +220,7 @@ def test_ever_new_shapes_are_one_row_in_the_end(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_programs_with_and_without_are_compared(here: Path) -> None:
+    from docs.generate.markdown import run_table
     from lab import run_programs
 
     (here / "mine.py").write_text("print('{\"ms\": 2.0, \"numbers\": [4.0]}')")
@@ -229,6 +230,8 @@ def test_programs_with_and_without_are_compared(here: Path) -> None:
     (here / "mine.py").write_text("import no_such_package")
     row, = run_programs.rows_of(here / "mine.py", {}, ["ieee"], 1)
     assert row["error"] == "ModuleNotFoundError: No module named 'no_such_package'"
+    table = run_table({"found": [plain, ours, row]}).splitlines()
+    assert table[3] == "| mine | ieee | 2.00 | 1.00 | 0.0 % | 0 | 0 |" and table[-1].startswith("Left out: mine: Module")
 
 
 def test_use_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

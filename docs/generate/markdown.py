@@ -207,7 +207,8 @@ def run_table(record: Row) -> str:
                  "largest check"), (
         (row["name"], row["how"], f"{row['ms']:.2f}", f"{row['speedup']:.2f}",
          *(("", "", "") if row["how"] == "plain" else (
-             f"{100 * row['share']:.1f} %", _error(row["from_plain"]), f"{row['checks']['largest']:.2g}" if row["checks"] else "")))
+             f"{100 * row['share']:.1f} %", _error(row["from_plain"]),
+             f"{row['checks']['largest']:.2g}" if row["checks"] else "")))
         for row in rows), left=(0, 1)) + "".join(
         f"\nLeft out: {row['name']}: {row['error']}.\n" for row in record["found"] if "error" in row)
 

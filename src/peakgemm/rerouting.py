@@ -6,6 +6,7 @@ Nothing is imported for it: libraries that are there are rerouted now, others wh
 from __future__ import annotations
 
 import sys
+from _thread import get_ident
 from collections.abc import Callable
 from typing import Any
 
@@ -20,19 +21,19 @@ class Arrivals:
 
     def __init__(self, arrived: Callable[[str], None]) -> None:
         self._arrived = arrived
-        self._asking = False
+        self._asking: set[int] = set()  # threads
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """The spec of the finders behind this one, whose loader tells."""
-        if name not in LIBRARIES or self._asking:
+        if name not in LIBRARIES or get_ident() in self._asking:
             return None
-        self._asking = True
+        self._asking.add(get_ident())
         try:
             from importlib.util import find_spec
 
             spec = find_spec(name)
         finally:
-            self._asking = False
+            self._asking.discard(get_ident())
         loader: Any = getattr(spec, "loader", None)
         if loader is None or not hasattr(loader, "exec_module"):
             return spec
@@ -72,6 +73,8 @@ class Rerouting:
 
     def _reroute(self, name: str) -> None:
         """Reroute a library that has been imported; one that cannot be goes on as it is, and the reader is told."""
+        if self._arrivals not in sys.meta_path:  # found within the block, and imported behind it
+            return
         try:
             block = _MAKE[name](self._precision, self._linalg, self.recorder)
             block.__enter__()

@@ -50,7 +50,8 @@ def install(monkeypatch: Any) -> ModuleType:
     linalg.matmul = cupy.matmul  # type: ignore[attr-defined]
     routines.get_compute_type = lambda dtype: cupy.compute_type  # type: ignore[attr-defined]
     routines.COMPUTE_TYPE_TF32 = 3
-    members = {"ndarray": ndarray, "linalg": linalg, "dtype": np.dtype, "_core": core, "compute_type": 1}
+    members = {"ndarray": ndarray, "linalg": linalg, "dtype": np.dtype, "_core": core, "compute_type": 1,
+               "__version__": "0.0"}
     vars(cupy).update(members)
     vars(cupyx)["geterr"] = lambda: {"linalg": "ignore"}
     vars(core)["_routines_linalg"] = routines

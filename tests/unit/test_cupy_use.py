@@ -118,6 +118,16 @@ def test_what_ran_is_recorded_and_checked(cupy: Any) -> None:
     assert wrong.checks["largest"] > 1
 
 
+def test_methods_of_a_compiled_class_stay(cupy: Any) -> None:
+    cupy.ndarray, recorder = np.ndarray, Recorder()
+    with use(recorder=recorder) as ran:
+        a = np.asarray(normal(5, 5))
+        a @ a
+        cupy.matmul(a, a)
+    assert ran.calls == {"matmul": 1} and np.ndarray.__matmul__ is not None
+    assert recorder.notes == ["ndarray's __matmul__ and dot stayed with cupy 0.0, which is too old to reroute them"]
+
+
 def test_linear_algebra(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from peakgemm.integrations import cupy_use
 

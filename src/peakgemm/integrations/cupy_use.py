@@ -38,6 +38,7 @@ class Rerouted(use.Rerouted):
     def __init__(self, products: Mapping[str, Callable[..., Any]]) -> None:
         super().__init__()
         self._undo: list[Callable[[], None]] = []
+        self._left: list[str] = []
         for name, ours in products.items():
             original = getattr(cupy, name)
             function = _like(original, partial(self._product, name, ours, original))
@@ -56,8 +57,16 @@ class Rerouted(use.Rerouted):
         try:
             setattr(owner, name, value)
         except TypeError:  # a CuPy whose ndarray is the compiled class: its methods stay
+            self._left.append(name)
             return
         self._undo.append(partial(delattr, owner, name) if had is None else partial(setattr, owner, name, had))
+
+    def enter(self, block: Block) -> None:
+        """Let ``block`` hold."""
+        super().enter(block)
+        if self._left and self.recorder is not None:
+            self.recorder.note(f"ndarray's {' and '.join(self._left)} stayed with cupy {cupy.__version__}, which is "
+                               "too old to reroute them")
 
     def restore(self) -> None:
         """Give CuPy its own functions back."""

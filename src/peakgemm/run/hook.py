@@ -6,6 +6,7 @@ import atexit
 import marshal
 import os
 import sys
+from contextlib import suppress
 from time import time_ns
 
 from ..integrations.recorder import Recorder
@@ -16,6 +17,8 @@ def begin(asked: dict[str, str]) -> None:
     """Reroute this process; ``asked``: what `launch.main` passes on."""
     recorder = Recorder(int(asked["check"]))
     recorder.path = _path(asked)
+    with suppress(OSError):
+        asked["stderr"] = str(os.fstat(2)[:3])
     Rerouting(asked["precision"], bool(asked["linalg"]), recorder).__enter__()
     atexit.register(_end, asked, recorder)
     os.register_at_fork(after_in_child=lambda: _forked(asked, recorder))
@@ -49,7 +52,8 @@ def _end(asked: dict[str, str], recorder: Recorder) -> None:
                 with open(path, "rb") as file:
                     recorder.merge(marshal.load(file))
         sys.stderr.flush()
-        os.write(2, f"peakgemm run, precision {asked['precision']}: {recorder}\n".encode("utf-8", "replace"))
+        if str(os.fstat(2)[:3]) == asked.get("stderr"):  # it may be closed by now, or another file
+            os.write(2, f"peakgemm run, precision {asked['precision']}: {recorder}\n".encode("utf-8", "replace"))
         if asked["json"]:
             recorder.write()
             paths.append(str(recorder.path))
@@ -59,10 +63,8 @@ def _end(asked: dict[str, str], recorder: Recorder) -> None:
                 os.unlink(path)
         os.rmdir(asked["folder"])
     except Exception as error:  # which is not the program's, and leaves its exit code alone
-        try:  # noqa: SIM105 (contextlib may not have been imported)
+        with suppress(OSError):
             os.write(2, f"peakgemm run: cannot tell what ran: {error}\n".encode())
-        except OSError:
-            pass
 
 
 def _keep(asked: dict[str, str], path: str) -> None:

@@ -2,6 +2,7 @@
 
     python -m lab.run_programs --json results/h200/run.json            on a GPU, some eight minutes
     python -m lab.run_programs --json a.json --only bert,mine.py       one of lab/drivers, and a file of your own
+    python -m lab.run_programs --json a.json --repeats 1 --check 0     every program once each way: two minutes
 
 Each program of lab/drivers is run as it is, then under ``peakgemm run`` in each precision, in turn, `--repeats` times.
 Its last line is JSON: milliseconds of a step, and numbers of its results. The speed-up is the median of the ratios
@@ -53,7 +54,8 @@ def run(program: Path, how: str, options: dict[str, Any], check: int = 0) -> dic
         return {**json.loads(lines[-1]), "process_s": seconds, "counted": counted}
 
 
-def rows_of(program: Path, options: dict[str, Any], precisions: list[str], repeats: int) -> list[dict[str, Any]]:
+def rows_of(program: Path, options: dict[str, Any], precisions: list[str], repeats: int,
+            check: int = 10) -> list[dict[str, Any]]:
     """A row for the program alone, and for each precision."""
     runs: dict[str, list[dict[str, Any]]] = {how: [] for how in (PLAIN, *precisions)}
     for _ in range(repeats):
@@ -70,7 +72,7 @@ def rows_of(program: Path, options: dict[str, Any], precisions: list[str], repea
                "from_plain": max(abs(x - y) / max(abs(y), 1e-30) for x, y in zip(
                    all_of[0]["numbers"], plain[0]["numbers"], strict=True))}
         if how != PLAIN:
-            checked = run(program, how, options, check=10)
+            checked = run(program, how, options, check) if check else {}
             products = [x for x in all_of[0]["counted"] if x["name"] == "products"]
             ours = sum(x["flops"] for x in products if not x["reason"])
             row |= {"calls": sum(x["calls"] for x in products if not x["reason"]),
@@ -87,6 +89,7 @@ def main() -> None:
     parser.add_argument("--precision", default="ieee,emulated")
     parser.add_argument("--only", help="drivers by name, or files, with commas (all drivers)")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--check", type=int, default=10, help="of a last run that is not timed; 0: none (10)")
     parser.add_argument("--seconds", type=float, default=480, help="begin no further program after so many (480)")
     args = parser.parse_args()
     records.check_writable(args.json)
@@ -97,7 +100,8 @@ def main() -> None:
             print(f"{name}: left out, {args.seconds:g} s are spent", flush=True)
             continue
         path = DRIVERS / f"{name}.py" if name in PROGRAMS else Path(name)
-        for row in rows_of(path, PROGRAMS.get(name, {}), args.precision.split(","), args.repeats):
+        for row in rows_of(path, PROGRAMS.get(name, {}), args.precision.split(","), args.repeats,
+                           args.check):
             found.append(row)
             print(f"{row['name']:20} {row['how']:10} " + (row.get("error") or
                   f"{row['ms']:9.2f} ms, {row['speedup']:.3f} x, share {row.get('share', 0):.3f}, from plain "

@@ -21,17 +21,13 @@ def use(precision: str = "ieee", reproducible: bool | None = None, *, linalg: bo
     """Let peakgemm run CuPy's own FP32 and complex64 products: ``with peakgemm.cupy.use(): a @ b``.
 
     Reroutes ``cupy.matmul``, ``dot``, ``inner``, ``tensordot``, ``einsum``, ``@`` and ``ndarray.dot``, on CuPy's
-    current stream. Everything else goes to CuPy as before: other dtypes, vectors, further arguments. It is in force
-    for the whole process until the outermost ``with`` ends; it nests, and serves as a decorator. A name that a program
-    has imported before (``from cupy import dot``) is CuPy's own.
+    current stream; else as `peakgemm.torch.use`. A name that a program has imported before (``from cupy import dot``)
+    stays CuPy's, and so do other dtypes, vectors and further arguments.
 
     Args:
         precision, reproducible: as for `peakgemm.matmul`.
         linalg: whether `peakgemm.linalg` runs ``cupy.linalg.cholesky``, ``solve``, ``inv``, ``det``, ``slogdet`` and
             ``qr`` of FP32 arrays, at the sizes where it is faster.
-
-    Returns:
-        A context manager; ``as`` gives counts of what ran where (``calls``, ``fallbacks``).
 
     Raises:
         InvalidValue: a precision that there is not; or ``linalg`` with ``reproducible``.

@@ -9,6 +9,7 @@ import marshal
 import os
 import sys
 from _thread import allocate_lock
+from collections.abc import Callable
 from math import prod
 from time import monotonic
 from typing import Any
@@ -85,10 +86,15 @@ class Recorder:
             self.checks["done"] += 1
             self.checks["largest"] = max(self.checks["largest"], largest if largest == largest else float("inf"))
 
-    def not_compared(self) -> None:
-        """A product was to be checked, and there was no memory for it, or a graph was captured."""
-        with self._lock:
-            self.checks["left_out"] += 1
+    def guarded(self, work: Callable[[], Any]) -> Any:
+        """``work()``, part of a check; None where the library has no memory for it, or refuses it in a capture, and the
+        program goes on without."""
+        try:
+            return work()
+        except Exception:
+            with self._lock:
+                self.checks["left_out"] += 1
+            return None
 
     def restart(self, path: str) -> None:
         """Begin anew in a forked child, whose parent counts what was before."""

@@ -161,14 +161,13 @@ class Rerouted(use.Rerouted):
             else:
                 theirs = None
                 if recorder is not None and recorder.due():
-                    theirs = _by_torch(recorder, op, original, keys, args, kwargs)
+                    theirs = recorder.guarded(partial(_by_torch, op, original, keys, args, kwargs))
                 try:
                     result = self._run(call, precision)
                 except (PeakgemmError, ImportError) as error:  # before anything ran: torch's own behaviour holds
                     why = self.refused(error)
-                if theirs is not None and result is not None:
-                    assert recorder is not None
-                    _guarded(recorder, partial(recorder.compare, torch, result, theirs, call.a.shape[-1]))
+                if theirs is not None and recorder is not None and result is not None:
+                    recorder.guarded(partial(recorder.compare, torch, result, theirs, call.a.shape[-1]))
             if recorder is None:
                 (self.fallbacks if why else self.calls)[op] += 1
             else:
@@ -189,8 +188,8 @@ def _allows_tf32() -> bool:
     return bool(torch.backends.cuda.matmul.allow_tf32)
 
 
-def _by_torch(recorder: Any, op: str, original: Any, keys: Any, args: Any, kwargs: Any) -> Any:
-    """What torch makes of a call, and of absolute values, in memory of its own; None where it cannot."""
+def _by_torch(op: str, original: Any, keys: Any, args: Any, kwargs: Any) -> tuple[Tensor, Tensor]:
+    """What torch makes of a call, and of absolute values, in memory of its own."""
     def run(change: Callable[[Any], Any]) -> Tensor:
         tensors = [change(x.clone() if i == 0 and op.endswith("_") else x) for i, x in enumerate(args)]
         options = {name: tensors[0].new_empty(x.shape) if name == "out" else change(x) for name, x in kwargs.items()}
@@ -198,18 +197,8 @@ def _by_torch(recorder: Any, op: str, original: Any, keys: Any, args: Any, kwarg
         return result
 
     if args[0].is_cuda and torch.cuda.is_current_stream_capturing():
-        recorder.not_compared()
-        return None
-    return _guarded(recorder, lambda: (run(lambda x: x), run(abs)))
-
-
-def _guarded(recorder: Any, work: Callable[[], Any]) -> Any:
-    """``work()``, part of a check: where torch refuses it or has no memory the program goes on without."""
-    try:
-        return work()
-    except RuntimeError:
-        recorder.not_compared()
-        return None
+        raise RuntimeError("a graph that is captured would hold the check")
+    return run(lambda x: x), run(abs)
 
 
 class Use(use.Use):

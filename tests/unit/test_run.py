@@ -153,7 +153,8 @@ def test_a_library_that_cannot_be_rerouted(here: Path) -> None:
                                      "print(torch.__version__, torch.__loader__.exec_module.__name__)")
     done = run("program.py")
     assert (done.returncode, done.stdout) == (0, "no jax here\n1.0 exec_module\n")
-    assert table_of(done.stderr)[1].startswith("torch was not rerouted: ") and "jax was" not in done.stderr
+    assert table_of(done.stderr)[1] == "no product on a GPU was seen; imported: torch"
+    assert table_of(done.stderr)[2].startswith("torch was not rerouted: ") and "jax was" not in done.stderr
 
 
 @pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="needs a virtual environment")

@@ -154,6 +154,9 @@ class Recorder:
         for row in cells if rows else ():
             padded = [f"{x:{'<' if i < 3 else '>'}{widths[i]}}" for i, x in enumerate(row[:5])]
             lines.append("  " + "  ".join([*padded, row[5]]))
+        if not rows:
+            there = " and ".join(name for name in ("torch", "jax", "cupy") if name in sys.modules)
+            lines.append(f"no product on a GPU was seen; imported: {there or 'neither torch, jax nor cupy'}")
         if len(rows) > _ROWS:
             lines.append(f"  and {len(rows) - _ROWS} rows more, which --json writes")
         if self._check or self.checks["done"]:

@@ -56,7 +56,8 @@ def einsum(subscripts: Any, *operands: Any, out: Any = None, optimize: Any = "au
         if not isinstance(subscripts, str):
             subscripts, operands = convert_interleaved_input((subscripts, *operands))
         multiply = _checked(operands, out, precision, reproducible)
-        shapes = tuple(tuple(x.shape) for x in operands)
+        # Of one pair the order is known; sizes stay out of it, for torch.compile(dynamic=True) and for the cache.
+        shapes = tuple((2,) * x.ndim if len(operands) < 3 else tuple(map(int, x.shape)) for x in operands)
         path = optimize if isinstance(optimize, str) or callable(optimize) else (
             tuple(map(tuple, optimize)) if isinstance(optimize, Sequence) else bool(optimize))
         inputs, output, order = _plan_of(subscripts, shapes, path)
@@ -186,15 +187,17 @@ def _planned(subscripts: str, shapes: tuple[tuple[int, ...], ...], optimize: Any
 
 def _contract(operands: Sequence[Any], inputs: Sequence[str], output: str, path: Any, multiply: Multiply,
               out: Any) -> Any:
-    sizes = {label: max(int(x.shape[i]) for x, labels in zip(operands, inputs, strict=True)
-                        for i, other in enumerate(labels) if other == label) for label in {*"".join(inputs)}}
-    sizes |= {label: 0 for x, labels in zip(operands, inputs, strict=True)  # 1 broadcasts to 0
-              for label, size in zip(labels, x.shape, strict=True) if size == 0}
+    sizes: dict[str, int] = {}
     for i, (x, labels) in enumerate(zip(operands, inputs, strict=True)):
         for label, size in zip(labels, x.shape, strict=True):
             if size != x.shape[labels.index(label)]:
                 raise InvalidValue(f"operand {i} has shape {tuple(x.shape)} for {labels!r}; dimensions of one label "
                                    "must be equal within an operand")
+            if sizes.setdefault(label, size) != size and 1 not in (size, sizes[label]):
+                shapes = ", ".join(str(tuple(x.shape)) for x in operands)
+                raise InvalidValue(f"{','.join(inputs)} of shapes {shapes}: {label!r} has sizes {sizes[label]} and "
+                                   f"{size}; they must be equal, or 1")
+            sizes[label] = size if sizes[label] == 1 else sizes[label]
     shape = tuple(sizes[label] for label in output)
     if out is not None and tuple(out.shape) != shape:
         raise InvalidValue(f"out has shape {tuple(out.shape)}, the result has {shape}; pass an out of that shape")
@@ -288,8 +291,13 @@ def _permuted(x: Any, order: list[int]) -> Any:
 
 
 def _by_stride(x: Term) -> list[str]:
-    """The labels from the largest stride to the smallest; as they are where an array does not tell its strides."""
+    """The labels from the largest stride to the smallest; as they are where an array does not tell its strides, or may
+    have others the next time."""
     if hasattr(x.array, "requires_grad"):
+        import torch  # not by sys.modules, which torch.compile would trace
+
+        if torch.compiler.is_compiling():
+            return list(x.labels)
         strides = x.array.stride()
     else:
         strides = getattr(x.array, "strides", None) or range(len(x.labels), 0, -1)

@@ -193,7 +193,10 @@ def test_multi_dot(shapes: Any) -> None:
 
 @pytest.mark.parametrize(("call", "kind", "words"), [
     (lambda: pg.einsum("ij,jk", normal(2, 3)), InvalidValue, "operands"),
-    (lambda: pg.einsum("ij,jk", normal(2, 3), normal(4, 2)), InvalidValue, "'ij,jk'"),
+    (lambda: pg.einsum("ij,jk", normal(2, 3), normal(4, 2)), InvalidValue,
+     "ij,jk of shapes (2, 3), (4, 2): 'j' has sizes 3 and 4"),
+    (lambda: pg.einsum("ij,jk,k", normal(2, 3), normal(4, 2), normal(2)), InvalidValue, "'ij,jk,k'"),
+    (lambda: pg.einsum("ijk,jk", normal(2, 3), normal(3, 2)), InvalidValue, "'ijk,jk'"),
     (lambda: pg.einsum("ij->ijk", normal(2, 3)), InvalidValue, "did not appear in the input"),
     (lambda: pg.einsum("ii", normal(1, 5)), InvalidValue, "one label must be equal"),
     (lambda: pg.einsum("ij", normal(2, 3).astype(np.float64)), InvalidType, "operand 0 is float64"),
@@ -239,6 +242,10 @@ class TestTorch:
         a, b, c = self.operands(torch)
         assert torch.allclose(torch.vmap(lambda x: pg.einsum("ij,jk->ki", x, b))(a), torch.einsum("bij,jk->bki", a, b),
                               atol=1e-5)
+        dynamic = torch.compile(lambda *x: pg.einsum("bij,jk->kbi", *x), backend="aot_eager", fullgraph=True,
+                                dynamic=True)
+        for rows in (a, a[:, :2]):
+            assert torch.allclose(dynamic(rows, b), torch.einsum("bij,jk->kbi", rows, b), atol=1e-4)
         compiled = torch.compile(lambda *x: pg.einsum("bij,jk,kl->lb", *x), backend="aot_eager", fullgraph=True)
         assert torch.allclose(compiled(a, b, c), torch.einsum("bij,jk,kl->lb", a, b, c), atol=1e-4)
 

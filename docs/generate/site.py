@@ -49,7 +49,7 @@ ABOUT = {"README.md": "about/readme.md", "CONTRIBUTING.md": "about/contributing.
 # The parts of the site and their pages, in order; what is in none comes last.
 PARTS = {
     "Use": ("about/readme", "first-steps", "arrays", "torch", "jax", "linalg", "large", "distributed", "precisions",
-            "reproducible", "accuracy", "emulation", "commands", "caches"),
+            "reproducible", "accuracy", "certificate", "emulation", "commands", "caches"),
     "API": ("api",),
     "Learn": ("ladder", "rungs/*", "tutorials", "simulator", "explorer", "limits", "inspect", "sass", "sass-tuning",
               "register-file", "bill", "sweep", "glossary"),

@@ -11,6 +11,7 @@ from .version import __version__
 # Public name -> module that holds it, and its name there where that differs: imported on first use, so that `import
 # peakgemm` stays quick.
 _PUBLIC = {
+    "Certificate": "certificate",
     "Config": "kernels.rung:RungConfig",
     "Explanation": "calls.plan",
     "PeakgemmError": "errors",
@@ -19,6 +20,7 @@ _PUBLIC = {
     "Problem": "problem",
     "addmm": "api",
     "bmm": "api",
+    "certify": "certificate",
     "cupy": "cupy",
     "distributed": "distributed",
     "dot": "contraction",
@@ -46,10 +48,10 @@ _PUBLIC = {
 _MODULES = ("cupy", "distributed", "jax", "linalg", "simulator", "torch")  # public as modules
 
 __all__ = [
-    "Config", "Explanation", "PeakgemmError", "Plan", "Prepared", "Problem", "__version__", "addmm", "bmm",
-    "cupy", "distributed", "dot", "einsum", "explain", "gemm", "jax", "linalg", "matmul", "mm", "multiply_files",
-    "occupancy", "plan", "precisions", "prepare", "replay", "run_rung", "sgemm", "simulator", "tensordot", "torch",
-    "use", "vecdot",
+    "Certificate", "Config", "Explanation", "PeakgemmError", "Plan", "Prepared", "Problem", "__version__", "addmm",
+    "bmm", "certify", "cupy", "distributed", "dot", "einsum", "explain", "gemm", "jax", "linalg", "matmul", "mm",
+    "multiply_files", "occupancy", "plan", "precisions", "prepare", "replay", "run_rung", "sgemm", "simulator",
+    "tensordot", "torch", "use", "vecdot",
 ]
 
 if TYPE_CHECKING:
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     from .calls.plan import Explanation, Plan
     from .calls.prepared import Prepared
     from .calls.rung import run_rung
+    from .certificate import Certificate, certify
     from .contraction import dot, einsum, tensordot, vecdot
     from .errors import PeakgemmError
     from .kernels.registry import Kernel

@@ -14,7 +14,7 @@ from .errors import InvalidType, InvalidValue
 
 
 def matmul(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", reproducible: bool | None = None,
-           stream: Any = None, devices: Any = None) -> Any:
+           stream: Any = None, devices: Any = None, certify: bool = False) -> Any:
     """``a b``, by the rules of the array API's ``matmul``, in IEEE float32.
 
     Args:
@@ -32,10 +32,12 @@ def matmul(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", reproduc
             None: the library's current stream of the arrays' device.
         devices: of arrays in the host's memory, on which GPUs: ``"all"``, an index, or several; without a GPU ``"all"``
             is NumPy. None: the current one. The result has the same bits on several GPUs of a kind.
+        certify: whether to check the product as well: docs/certificate.md. Not of complex64.
 
     Returns:
         ``out``, or a new packed array of the operands' library on their device. On the GPU the product is enqueued, not
-        waited for; NumPy's and CPU tensors' results are ready.
+        waited for; NumPy's and CPU tensors' results are ready. With ``certify`` a named tuple of that, ``product``, and
+        its ``certificate``, of which the same holds.
 
     Raises:
         InvalidType: not float32, no arrays, arrays of different libraries, or a ``reproducible`` that is no bool.
@@ -47,6 +49,8 @@ def matmul(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", reproduc
             It is the array library's own out-of-memory error, too. An IEEE product that finds no room for partial sums
             does without, slower.
     """
+    if certify:
+        return _certified(a, b, out=out, precision=precision, reproducible=reproducible, stream=stream, devices=devices)
     if _is_complex(a):
         return _complex(a, b, out=out, precision=precision, reproducible=reproducible, stream=stream, devices=devices)
     if precision != "ieee" or reproducible is not None or ALWAYS_REPRODUCIBLE:
@@ -274,6 +278,17 @@ def _complex(*arrays: Any, **options: Any) -> Any:
     from .linalg.complex import gemm as complex_gemm
 
     return complex_gemm(gemm, *arrays, **options)
+
+
+def _certified(a: Any, b: Any, *, precision: str, reproducible: bool | None, stream: Any, **options: Any) -> Any:
+    """`matmul`, and a certificate of its result."""
+    from .certificate import Certified, certify
+
+    if _is_complex(a):
+        raise InvalidType("a is complex, and certify checks float32 products; leave certify out")
+    product = matmul(a, b, precision=precision, reproducible=reproducible, stream=stream, **options)
+    precision = check_precision(precision, reproducible)
+    return Certified(product, certify(a, b, product, precision=precision, stream=stream))
 
 
 def _any(request: Request, stream: Any, devices: Any) -> Any:

@@ -30,6 +30,10 @@ class LaunchFailed(PeakgemmError, RuntimeError):
     """The driver refused to load or to launch a kernel."""
 
 
+class WrongProduct(PeakgemmError, ArithmeticError):
+    """A certificate found a product wrong; the message says which rows and columns, and who asked for it."""
+
+
 class OutOfMemory(PeakgemmError, RuntimeError, MemoryError):
     """The device has no room for what a product needs beside its arrays; the message says how many bytes.
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["use"]
 
 
-def use(precision: str = "ieee", reproducible: bool | None = None, *, linalg: bool = False) -> Use:
+def use(precision: str = "ieee", reproducible: bool | None = None, *, linalg: bool = False, certify: float = 0.0,
+        on_fault: str = "warn") -> Use:
     """Let peakgemm run torch's own FP32 and complex64 products on CUDA: ``with peakgemm.torch.use(): model(x)``.
 
     Reroutes ``mm``, ``addmm``, ``bmm`` and ``baddbmm``, with their ``out=`` and in-place forms, and so
@@ -31,12 +32,19 @@ def use(precision: str = "ieee", reproducible: bool | None = None, *, linalg: bo
         linalg: whether `peakgemm.linalg` runs torch's Cholesky factorizations (``torch.linalg.cholesky``,
             ``cholesky_ex``), ``cholesky_solve``, ``cholesky_inverse``, triangular solves, and ``mm`` of a matrix by its
             own transpose, at the sizes where it is faster. torch's derivatives of these hold.
+        certify: the share of the products by peakgemm to check, drawn at random: 0.01 is one in a hundred. Each one
+            that is checked is waited for; none is in complex64, or while a CUDA graph is captured.
+        on_fault: what to do about a product that is wrong: ``"warn"``, ``"log"`` (an error of the logger
+            ``"peakgemm"``), or ``"raise"`` `WrongProduct`. The message names the line, and the torch module, that asked
+            for it.
 
     Returns:
-        A context manager; ``as`` gives counts of what ran where (`Rerouted.calls`, `Rerouted.fallbacks`).
+        A context manager; ``as`` gives counts of what ran where (`Rerouted.calls`, `Rerouted.fallbacks`), how many
+        products were checked (`Rerouted.checked`) and what is wrong (`Rerouted.faults`).
 
     Raises:
-        InvalidValue: a precision that there is not; or ``linalg`` with ``reproducible``.
+        InvalidValue: a precision that there is not; ``linalg`` with ``reproducible``; ``certify`` that is no share, or
+            another ``on_fault``.
         MissingComponent: torch is missing or older than 2.9.
     """
     try:
@@ -45,4 +53,4 @@ def use(precision: str = "ieee", reproducible: bool | None = None, *, linalg: bo
         if error.name != "torch":
             raise
         raise MissingComponent("peakgemm.torch.use() needs torch 2.9 or newer; run: pip install torch") from None
-    return Use(check_precision(precision, reproducible), linalg=linalg)
+    return Use(check_precision(precision, reproducible), linalg=linalg, certify=certify, on_fault=on_fault)

@@ -18,7 +18,7 @@ DOCS = (Path(__file__).parents[2] / "docs").resolve()
 # Where the examples of each page run. Those of
 # distributed.md are for torchrun's ranks: what they call is in support/distributed_ranks.py.
 RUN_HERE = ("emulation.md", "simulator.md", "explorer.md", "accuracy.md", "large.md", "reproducible.md",
-            "precisions.md", "arrays.md", "linalg.md", "programs.md")
+            "precisions.md", "arrays.md", "linalg.md", "programs.md", "certificate.md")
 SLOW = ("jax.md",)  # for make test-all
 ON_A_GPU = ("index.md", "ladder.md", "../README.md")
 ELSEWHERE = ("api.md", "sass.md", "torch.md", "distributed.md")

@@ -74,7 +74,7 @@ class Rerouted(use.Rerouted):
             self._undo.pop()()
 
     def _product(self, op: str, ours: Callable[..., Any], original: Any, *args: Any, **kwargs: Any) -> Any:
-        (precision, _, chosen), recorder = self.blocks[-1], self.recorder
+        (precision, _, chosen, *_), recorder = self.blocks[-1], self.recorder
         arrays, result, theirs = [x for x in args if hasattr(x, "dtype")], None, None
         why = _obstacle(op, args, kwargs)
         if not why and chosen is not None:
@@ -99,7 +99,7 @@ class Rerouted(use.Rerouted):
         return result
 
     def _algebra(self, op: str, original: Any, *args: Any, **kwargs: Any) -> Any:
-        precision, is_asked, _ = self.blocks[-1]
+        precision, is_asked = self.blocks[-1][:2]
         if not is_asked:
             return original(*args, **kwargs)
         why, result, (kind, ours) = "sizes at which CuPy is faster, or other arguments", None, _LINALG[op]

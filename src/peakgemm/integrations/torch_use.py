@@ -95,7 +95,8 @@ def _run(call: _Call, precision: str) -> Tensor:
 
 
 class Rerouted(use.Rerouted):
-    """torch's operators; see `use.Rerouted`."""
+    """torch's operators; see `use.Rerouted`. ``checked`` counts products with a certificate, ``faults`` says which are
+    wrong, and by whom they were asked for."""
 
     library = "torch"
 
@@ -105,6 +106,9 @@ class Rerouted(use.Rerouted):
         self._library = torch.library.Library("aten", "IMPL")
         self._ops: set[str] = set()  # that are rerouted
         self._linalg: Any = None
+        self._certify: Any = None
+        self.checked = 0
+        self.faults: list[str] = []
         self._reroute(_OPS)
 
     def enter(self, block: Block) -> None:
@@ -114,6 +118,10 @@ class Rerouted(use.Rerouted):
 
             self._linalg = torch_linalg
             self._reroute(torch_linalg.OPS)
+        if block.certify and self._certify is None:
+            from . import torch_certify
+
+            self._certify = torch_certify
         super().enter(block)
 
     def _reroute(self, ops: Iterable[str]) -> None:
@@ -140,8 +148,8 @@ class Rerouted(use.Rerouted):
         is_product = op in _OPS
 
         def rerouted(keys: Any, *args: Any, **kwargs: Any) -> Any:
-            precision, linalg, chosen = self.blocks[-1]
-            recorder, why = self.recorder, ""
+            block, recorder, why = self.blocks[-1], self.recorder, ""
+            precision, linalg, chosen = block.precision, block.linalg, block.recorder
             tf32 = is_product and chosen is not None and self._key == "CUDA" and _allows_tf32()
             if linalg and op in self._linalg.OPS and not tf32:
                 result = self._linalg.reroute(op, precision, args, kwargs)
@@ -162,10 +170,13 @@ class Rerouted(use.Rerouted):
                 theirs = None
                 if recorder is not None and recorder.due():
                     theirs = recorder.guarded(partial(_by_torch, op, original, keys, args, kwargs))
+                check = self._certify.begin(call, block.certify) if block.certify else None
                 try:
                     result = self._run(call, precision)
                 except (PeakgemmError, ImportError) as error:  # before anything ran: torch's own behaviour holds
                     why = self.refused(error)
+                if check is not None and result is not None:
+                    self._judge(check(result, precision), block.on_fault)
                 if theirs is not None and recorder is not None and result is not None:
                     recorder.guarded(partial(recorder.compare, torch, result, theirs, call.a.shape[-1]))
             if recorder is None:
@@ -176,6 +187,18 @@ class Rerouted(use.Rerouted):
                 self.count(op, sizes, (8.0 if call.a.is_complex() else 2.0) * prod(sizes) if ours else 0.0, why)
             return result if result is not None else original.call_boxed(keys, *args, **kwargs)
         return rerouted
+
+    def _judge(self, fault: str, on_fault: str) -> None:
+        """Count a checked product, and report its ``fault``, if it has one."""
+        self.checked += 1
+        if fault:
+            self.faults.append(fault)
+            self._certify.report(fault, on_fault)
+
+    def __str__(self) -> str:
+        """`use.Rerouted`'s, and how many were checked."""
+        checked = f"; {self.checked:,} were checked, {len(self.faults):,} are wrong" if self.blocks[-1].certify else ""
+        return super().__str__() + checked
 
 
 # By name, since `allow_tf32` raises where a program has used torch's newer switches.
@@ -205,11 +228,16 @@ class Use(use.Use):
     """What `peakgemm.torch.use` returns."""
 
     def __init__(self, precision: str, key: str = "CUDA", run: Callable[[_Call, str], Tensor] = _run,
-                 linalg: bool = False, recorder: Any = None) -> None:
+                 linalg: bool = False, recorder: Any = None, certify: float = 0.0, on_fault: str = "warn") -> None:
         if check_precision(precision) == "reproducible" and linalg:
             raise InvalidValue("linalg=True: linear algebra keeps no promise of reproducible=True, since its blocks "
                                "depend on the size; leave out one of the two")
+        if not 0 <= certify <= 1:
+            raise InvalidValue(f"certify = {certify!r} is no share of the products; pass a number from 0 to 1: 0.01 "
+                               "for one in a hundred")
+        if on_fault not in use.ON_FAULT:
+            raise InvalidValue(f"on_fault = {on_fault!r}; pass one of {', '.join(map(repr, use.ON_FAULT))}")
         if not hasattr(torch.library, "get_kernel"):
             raise MissingComponent(f"peakgemm.torch.use() needs torch 2.9 or newer, this is {torch.__version__}; "
                                    "run: pip install -U torch")
-        super().__init__(key, partial(Rerouted, key, run), Block(precision, linalg, recorder))
+        super().__init__(key, partial(Rerouted, key, run), Block(precision, linalg, recorder, float(certify), on_fault))

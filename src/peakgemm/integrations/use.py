@@ -12,14 +12,18 @@ from typing import Any, NamedTuple
 from ..errors import InvalidType, InvalidValue, OutOfMemory
 from .recorder import Recorder
 
+ON_FAULT = ("warn", "log", "raise")
+
 
 class Block(NamedTuple):
-    """What one ``with`` asks for; see `peakgemm.torch.use`. Where a ``recorder`` follows, products that the library may
-    run in TF32 stay with it: they are faster there."""
+    """What one ``with`` asks for; see `peakgemm.torch.use`, which alone takes the last two. Where a ``recorder``
+    follows, products that the library may run in TF32 stay with it: they are faster there."""
 
     precision: str
     linalg: bool = False
     recorder: Recorder | None = None
+    certify: float = 0.0
+    on_fault: str = "warn"
 
 
 class Rerouted:
@@ -80,8 +84,8 @@ class Rerouted:
         def counts(of: Counter[str]) -> str:
             return ", ".join(f"{count} {op}" for op, count in of.items()) or "nothing"
 
-        precision, linalg, _ = self.blocks[-1]
-        return (f"peakgemm.{self.library}.use(precision={precision!r}{', linalg=True' if linalg else ''}): peakgemm "
+        block = self.blocks[-1]
+        return (f"peakgemm.{self.library}.use(precision={block.precision!r}{', linalg=True' * block.linalg}): peakgemm "
                 f"ran {counts(self.calls)}; {self.library} ran {counts(self.fallbacks)} (other dtypes, devices or "
                 "shapes)")
 

@@ -178,7 +178,9 @@ def recipes(arch: str) -> list[Recipe]:
              "scaled_triangle", "perturb_columns", *eliminating)
     panels = [_recipe(name, arch, {"ROWS": each}) for name in ("lu_panel", "exchange") for each in (1, 2)
               if "clusters" in architecture(arch).features]
-    return [*(_recipe(name, arch) for name in names), *panels]
+    sums = [_recipe("checksums", arch, {"RIGHT": right, "LEFT": left}) for right in (0, 1, 2) for left in (0, 1, 2)
+            if 0 < right + left < 4]
+    return [*(_recipe(name, arch) for name in names), *panels, *sums]
 
 
 def launch_of(name: str, arch: str, blocks: int, layout: str, *values: Strides | float,

@@ -35,9 +35,10 @@ RESULTS = Path(__file__).parents[2] / "results" / "h100"
     ("PRMT R4, R0, 0x5410, R1", (0x11112222, 0x33334444), {"R4": 0x44442222}),
     ("HFMA2.MMA R4, -RZ, RZ, 0, 5.9604644775390625e-08", (), {"R4": 1}),
     ("MUFU.RCP R4, R0", (0x40000000,), {"R4": 0x3F000000}),
+    ("LDC R4, c[0x0][RZ]", (), {"R4": 7}), ("LDC.64 R4, c[0x4][0x8]", (), {"R4": 1 << 27, "R5": 1 << 8}),
 ])
 def test_an_instruction(text, before, after):
-    state = State(32, bytes(64), {})
+    state = State(32, bytes([7, *bytes(63)]), {})
     state.predicates[""][1] = True
     for row, value in enumerate(before):
         state.registers[""][row] = value

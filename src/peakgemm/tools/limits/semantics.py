@@ -23,7 +23,9 @@ _OPERAND = re.compile(r"\s*((?:[^,\[\]]|\[[^\]]*\])+?)\s*(?:,|$)")
 _PREDICATE = re.compile(r"!?(U?)P(T|\d)")
 _REGISTER = re.compile(r"(U?)R(Z|\d+)")
 _NUMBER = re.compile(r"-?0x[0-9a-f]+|-?\d+")
-_CONSTANT = re.compile(r"c\[0x0\]\[(0x[0-9a-f]+)\]")
+_CONSTANT = re.compile(r"c\[0x([04])\]\[(?:RZ|(0x[0-9a-f]+))\]")  # bank 0, and 4 with the addresses of variables
+_VARIABLES = 1 << 40  # where they are taken to lie, each at its place in the bank times as much as it may hold
+_LARGEST = 1 << 24
 _COMPARED = {"LT": np.less, "LE": np.less_equal, "GT": np.greater, "GE": np.greater_equal, "EQ": np.equal,
              "NE": np.not_equal}
 
@@ -60,8 +62,9 @@ class State:
         if _NUMBER.fullmatch(text):
             held = np.uint64(int(text, 0) & (2**64 - 1 if wide else 2**32 - 1))
         elif match := _CONSTANT.fullmatch(text):
-            at = int(match[1], 16)
-            held = np.uint64(int.from_bytes(self.constants[at:at + (8 if wide else 4)], "little"))
+            at = int(match[2] or "0", 16)
+            held = np.uint64(_VARIABLES + at * _LARGEST if match[1] == "4" else
+                             int.from_bytes(self.constants[at:at + (8 if wide else 4)], "little"))
         elif text.startswith("SR_"):
             special = self.special.get(text[3:], np.uint64(0))
             return lambda: special

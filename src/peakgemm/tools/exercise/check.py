@@ -80,7 +80,7 @@ def _faults(report: Report) -> str:
     if report.clean:
         return "none"
     first = str(report.faults[0]) if report.faults else report.stopped
-    more = len(report.faults) - 1
+    more = len(report.causes()) - 1
     return first + (f"\n    and {more} more like it or of its making" if more > 0 else "")
 
 

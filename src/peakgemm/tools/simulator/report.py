@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from .core.counters import Counts
+from .front.demangle import shown
 from .front.ptx import Instruction
 
 WAY = {"ld": "ld", "ldu": "ld", "ldmatrix": "ld", "st": "st", "stmatrix": "st", "cp": "st", "red": "red"}
@@ -34,12 +35,12 @@ class Fault:
     count: int = 1
 
     def __str__(self) -> str:
-        where = f"{self.file}:{self.line}" if self.file else self.kernel
-        shown = ", ".join(f"block {block} thread {thread}" for block, thread in self.threads[:2])
+        where = f"{self.file}:{self.line}" if self.file else shown(self.kernel)
+        threads = ", ".join(f"block {block} thread {thread}" for block, thread in self.threads[:2])
         more = f" ({self.count} times)" if self.count > 1 else ""
-        tail = f"\n    {shown}" if shown else ""
+        tail = f"\n    {threads}" if threads else ""
         return (f"{where}: {self.kind}: {self.message}{more}\n"
-                f"    kernel {self.kernel}, PTX line {self.ptx_line}: {self.instruction}{tail}")
+                f"    kernel {shown(self.kernel)}, PTX line {self.ptx_line}: {self.instruction}{tail}")
 
 
 @dataclass(slots=True)
@@ -103,6 +104,19 @@ class Report:
             out.setdefault((item.file, item.line), Counts()).add(item)
         return dict(sorted(out.items()))
 
+    def causes(self) -> list[str]:
+        """The faults in words, one for each cause: those of one kind that name a source line in common are told by
+        the first of them. A forgotten barrier is a race of several writes with several reads."""
+        found: list[tuple[str, set[str], list[Fault]]] = []
+        for fault in self.faults:
+            lines, group = {f"{fault.file}:{fault.line}", *re.findall(r"\bat (\S+:\d+)", fault.message)}, [fault]
+            for one in [one for one in found if one[0] == fault.kind and one[1] & lines]:
+                found.remove(one)
+                lines, group = one[1] | lines, one[2] + group
+            found.append((fault.kind, lines, group))
+        return [str(group[0]) + f"\n    and {len(group) - 1} more of this cause, in {', '.join(sorted(lines))}"
+                * (len(group) > 1) for _, lines, group in found]
+
     def to_json(self) -> dict[str, Any]:
         """Everything as a JSON object."""
         return {"kernel": self.kernel, "stopped": self.stopped, "faults": [asdict(fault) for fault in self.faults],
@@ -110,13 +124,9 @@ class Report:
                 "seconds": self.seconds, **({"printed": self.printed} if self.printed else {})}
 
     def __str__(self) -> str:
-        lines = [f"{self.kernel}: {len(self.faults)} fault{'s' * (len(self.faults) != 1)}"
+        lines = [f"{shown(self.kernel)}: {len(self.faults)} fault{'s' * (len(self.faults) != 1)}"
                  + (f", stopped: {self.stopped}" if self.stopped else "")]
-        shown: dict[tuple[str, str, int], list[Fault]] = {}
-        for fault in self.faults:
-            shown.setdefault((fault.kind, fault.file, fault.line), []).append(fault)
-        for first, *others in shown.values():
-            lines.append(str(first) + (f"\n    and {len(others)} more instructions of this line" if others else ""))
+        lines += self.causes()
         lines += [f"  {name:<68}{value:>16,}" for name, value in self.counters.items() if value]
         if self.printed:
             lines += ["printed:", self.printed.rstrip("\n")]

@@ -5,7 +5,7 @@ import pytest
 
 from peakgemm.errors import CompileFailed, InvalidValue
 from peakgemm.tools.simulator import run
-from peakgemm.tools.simulator.front import includes
+from peakgemm.tools.simulator.front import host_code, includes
 from simulator_cases import command
 
 needs_cuda_headers = pytest.mark.skipif(includes.toolkit() is None, reason="no headers of CUDA: pip install "
@@ -177,7 +177,8 @@ def test_it_agrees_with_cudas_headers(tmp_path):
     ("struct S { int x; S(int y) : x(y) {} };", "a function without __device__, line 3"),
     ("__host__ int twice(int x) { return 2 * x; }", "a function without __device__, line 3"),
 ])
-def test_host_code_is_refused_in_a_sentence(tmp_path, text, says):
+def test_host_code_is_refused_in_a_sentence(tmp_path, monkeypatch, text, says):
+    monkeypatch.setattr(host_code, "available", lambda: False)  # which cuts kernels out (test_host_code.py)
     kernel = "// A program.\n__global__ void k(float* x) { *x = 1; }\n"
     with pytest.raises(CompileFailed, match=rf"k.cu holds host code \({says}\), and only device code is") as error:
         go(tmp_path, kernel + text, None)

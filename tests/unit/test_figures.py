@@ -42,7 +42,7 @@ DEFINED: dict[str, tuple[str, ...]] = {
                          "than an LDS.128 in 8 cycles", "8 cycles or more before it can", "each 20 to 32 1.5 cycles"),
     "sass-tuning.md": ("| 98 % of peak |", "128 / 134 = 95.5 %", "stalls for 15 cycles"),
     "sass.md": ("4 cycles from FP32 to FP32",),
-    "simulator.md": ("(2 wavefronts, the pair rule)", "(32 wavefronts)"),  # by the rules of cost
+    "simulator.md": ("16 LDS.128 of 17 wavefronts",),  # by the rules of cost
 }
 
 

@@ -19,10 +19,10 @@ from ..tools.bench import records
 from ..tools.explore.kernels import Launch, own_trace, rung_trace
 from ..tools.explore.linked import own_sass, rung_sass
 from ..tools.explore.page import write_pages
-from ..tools.simulator.front.arguments import argument
 from . import parse
 from .console import err, out, progress
 from .options import OF_KERNELS, Arguments, Block, Grid, Includes, Macros, Shared
+from .own import own_launch
 
 
 def command(
@@ -32,6 +32,7 @@ def command(
     serve: Annotated[bool, typer.Option("--serve", help="Serve the page on localhost until Ctrl-C.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="For --serve; 0: a free one.")] = 8000,
     shape: Annotated[str | None, typer.Option(help="For rungs: MxNxK.  [a tile or a few]")] = None,
+    size: Annotated[str | None, typer.Option(help="For a file whose launch has sizes in variables: N.")] = None,
     entry: Annotated[str | None, typer.Option("--entry", "--kernel", help="For a file: the kernel, where there are "
                                               "several.")] = None,
     grid: Grid = None,
@@ -39,7 +40,7 @@ def command(
     arg: Arguments = None,
     macro: Macros = None,
     include: Includes = None,
-    shared: Shared = 0,
+    shared: Shared = None,
     arch: Annotated[str, typer.Option(help="Architecture that kernels are compiled for.")] = "sm_90",
     sass: Annotated[bool, typer.Option(help="Link the main loop's SASS; without it the page is made faster.")] = True,
     max_steps: Annotated[int, typer.Option(min=1, help="For a file: stop after this many instructions.")] = 5_000_000,
@@ -59,8 +60,16 @@ def command(
         raise InvalidValue(f"{output} is a file; name a folder, or a file that ends in .html")
     if output is not None and not (output.suffix != ".html" and output.is_dir()):  # one, not those above, is made
         records.check_writable(output)
-    launches = [(file, *parse.launch(file, grid, block)) for file in files]
-    size = parse.shapes(None, shape, 0)[0] if shape is not None else None
+    launches = []
+    for file in files:
+        defined = parse.macros(macro or []) if file.suffix in CUDA else {}
+        folders = include or [] if file.suffix in CUDA else []
+        own = own_launch(file, entry, grid, block, arg or [], shared, defined, folders, size)
+        launches.append(Launch(file, own.grid, own.block, own.args, own.entry, own.shared, arch, defined, folders,
+                               max_steps, max_seconds))
+        if own.said:
+            out.print(own.said, style="dim", soft_wrap=True)
+    problem = parse.shapes(None, shape, 0)[0] if shape is not None else None
     able = [one for one in chosen if one.lacks(limits) is None]
     for one in chosen:
         if one not in able:
@@ -70,15 +79,11 @@ def command(
     traces: list[dict[str, Any]] = []
     with progress("exploring", len(able) + len(files)) as advance:
         for one in able:
-            traces.append(rung_trace(one, arch, size))
+            traces.append(rung_trace(one, arch, problem))
             if sass:
-                traces[-1]["sass"] = rung_sass(one, traces[-1], arch, size)
+                traces[-1]["sass"] = rung_sass(one, traces[-1], arch, problem)
             advance(one.label)
-        for file, blocks, threads in launches:
-            defined = parse.macros(macro or []) if file.suffix in CUDA else None
-            launch = Launch(file, blocks, threads,
-                            [argument(word, number) for number, word in enumerate(arg or [])], entry, shared, arch,
-                            defined, include or [] if file.suffix in CUDA else (), max_steps, max_seconds)
+        for file, launch in zip(files, launches, strict=True):
             traces.append(own_trace(launch, re.sub(r"[^\w.-]", "_", file.stem), file.name))
             if sass:
                 traces[-1]["sass"] = own_sass(launch, traces[-1])

@@ -12,18 +12,19 @@ from ..tools.bench import records
 from ..tools.inspect.files import from_file
 from ..tools.limits.launches import Launch, of_file, of_rung
 from ..tools.limits.limits import limits
-from ..tools.simulator.front.arguments import argument
 from . import parse
 from .console import number, out, table, waiting
 from .measuring import keep
 from .options import OF_KERNELS, Arguments, Block, Grid, Includes, Macros, Shared
+from .own import own_launch
 
 _WIDTH = 40  # of a bar
 
 
 def command(
     kernel: Annotated[str, typer.Argument(help="A rung (12, warp_tile), a .cu or a .ptx file.")],
-    size: Annotated[str | None, typer.Option(help="For a rung: square N.  [4096]")] = None,
+    size: Annotated[str | None, typer.Option(help="Square N of a rung [4096], or of a file whose launch has sizes "
+                                            "in variables.")] = None,
     shape: Annotated[str | None, typer.Option(help="For a rung: MxNxK.")] = None,
     gpu: Annotated[str, typer.Option(help="The GPU whose latencies count.")] = "h100",
     compare: Annotated[str | None, typer.Option(help="Another rung, beside the first.")] = None,
@@ -33,7 +34,7 @@ def command(
     arg: Arguments = None,
     macro: Macros = None,
     include: Includes = None,
-    shared: Shared = 0,
+    shared: Shared = None,
     json: Annotated[Path | None, typer.Option(help="Write the figures to this file.")] = None,
 ) -> None:
     """Ceilings, modelled time, limiter and the next thing to try of a kernel. No GPU needed."""
@@ -43,9 +44,12 @@ def command(
         if not what.endswith(OF_KERNELS):
             chosen, wanted = rungs(what), parse.shapes(size, shape, 4096)
             return of_rung(chosen[0], wanted[0], "sm_90")
-        blocks, threads = parse.launch(Path(what), grid, block)
-        subject = from_file(Path(what), "sm_90", entry, parse.macros(macro or []), include or [])
-        return of_file(subject, blocks, threads, [argument(one, at) for at, one in enumerate(arg or [])], shared)
+        defined = parse.macros(macro or [])
+        own = own_launch(Path(what), entry, grid, block, arg or [], shared, defined, include or [], size, fill="zeros")
+        if own.said:
+            out.print(own.said, style="dim", soft_wrap=True)
+        subject = from_file(Path(what), "sm_90", own.entry or "", defined, include or [])
+        return of_file(subject, own.grid, own.block, own.args, own.shared)
 
     found = []
     for what in (kernel, *([compare] if compare else [])):

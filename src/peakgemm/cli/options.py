@@ -17,4 +17,4 @@ Block = Annotated[str | None, typer.Option(help="For a file: threads, X or XxYxZ
 Arguments = Annotated[list[str] | None, typer.Option(help=f"For a file, one per parameter: {FORMS}.")]
 Macros = Annotated[list[str] | None, typer.Option(help="For a .cu or .cuh file: NAME=INTEGER.")]
 Includes = Annotated[list[Path] | None, typer.Option(help="For a .cu or .cuh file: a folder with headers.")]
-Shared = Annotated[int, typer.Option(help="For a file: bytes of dynamic shared memory.")]
+Shared = Annotated[int | None, typer.Option(help="For a file: bytes of dynamic shared memory.")]

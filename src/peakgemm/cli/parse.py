@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from ctypes import c_float
 from math import isinf
-from pathlib import Path
 
 import typer
 
@@ -88,19 +87,6 @@ def triple(name: str, text: str) -> list[int]:
     if not re.fullmatch(r"\d{1,10}(x\d{1,10}){0,2}", text):
         raise InvalidValue(f"{name} {text!r} is not X, XxY or XxYxZ")
     return [int(x) for x in text.split("x")]
-
-
-def launch(path: Path, grid: str | None, block: str | None) -> tuple[list[int], list[int]]:
-    """Grid and block of the kernel in a file.
-
-    Raises:
-        InvalidValue: there is no such file, or one of them is missing or malformed.
-    """
-    if not path.is_file():
-        raise InvalidValue(f"{path} is not a file; name a .cu or .ptx file, or a rung such as 12")
-    if grid is None or block is None:
-        raise InvalidValue(f"{path} needs --grid and --block, such as --grid 4x4 --block 256")
-    return triple("--grid", grid), triple("--block", block)
 
 
 def macros(words: list[str]) -> dict[str, int]:

@@ -17,12 +17,14 @@ from ..tools.bench import records
 from ..tools.bench.simulated import SimulatedCall, matrices, simulate_call, simulated_row
 from ..tools.bench.suites import cases
 from ..tools.simulator import Report, run, run_rung
-from ..tools.simulator.front.arguments import argument
+from ..tools.simulator.expected import compare, reference
+from ..tools.simulator.front import demangle
 from ..tools.simulator.listing import annotated
 from . import parse
 from .console import err, out, table, waiting
 from .measuring import keep
 from .options import OF_KERNELS, Arguments, Block, Grid, Includes, Macros, Shared
+from .own import own_launch
 
 MATMUL = "matmul"
 SHORT = ("shared_loads", "shared_stores", "shared_wavefronts", "shared_wavefronts_ideal", "global_requests",
@@ -33,7 +35,8 @@ ASYNCHRONOUS = ("bulk_copies", "bulk_bytes", "wgmma_instructions", "wgmma_shared
 
 def command(
     kernel: Annotated[str, typer.Argument(help="A rung (12, warp_tile), matmul, a .cu or a .ptx file.")],
-    size: Annotated[str | None, typer.Option(help="For a rung, and matmul: square N.  [256]")] = None,
+    size: Annotated[str | None, typer.Option(help="For a rung, and matmul: square N [256]; for a file whose "
+                                            "launch has sizes in variables: N.")] = None,
     shape: Annotated[str | None, typer.Option(help="For a rung: MxNxK; for matmul MxNxK[:layout][*batch].")] = None,
     alpha: Annotated[float, typer.Option(parser=parse.scale, metavar="<float>", help="For a rung, and matmul.")] = 1.0,
     beta: Annotated[float, typer.Option(parser=parse.scale, metavar="<float>", help="For a rung, and matmul.")] = 0.0,
@@ -47,7 +50,9 @@ def command(
     arg: Arguments = None,
     macro: Macros = None,
     include: Includes = None,
-    shared: Shared = 0,
+    shared: Shared = None,
+    expect: Annotated[str | None, typer.Option(help="For a file: what its result must equal, REF.npy or "
+                                              "matmul.")] = None,
     arch: Annotated[str, typer.Option(help="Architecture that the kernel is compiled for.")] = "sm_90",
     source: Annotated[bool, typer.Option(help="Show the annotated source.")] = True,
     max_steps: Annotated[int, typer.Option(min=1, help="Stop after this many instructions.")] = 50_000_000,
@@ -61,17 +66,17 @@ def command(
     limits: dict[str, Any] = {"max_steps": max_steps, "max_memory": max_memory}
     file, call = kernel.endswith(OF_KERNELS), kernel == MATMUL
     for what, taken, options in (
-        ("a rung or matmul", not file, {"--size": size, "--shape": shape, "--alpha": alpha != 1, "--beta": beta}),
+        ("a rung or matmul", not file, {"--shape": shape, "--alpha": alpha != 1, "--beta": beta}),
         ("matmul", call, {"--precision": precision, "--sms": sms is not None}),
         ("a file", file, {"--entry": entry, "--grid": grid, "--block": block, "--arg": arg, "--macro": macro,
-                          "--include": include, "--shared": shared, "--max-seconds": max_seconds}),
+                          "--include": include, "--shared": shared, "--expect": expect, "--max-seconds": max_seconds}),
     ):
         if not taken:
             parse.only_for(what, options, kernel)
-    details: dict[str, Any] = {}
+    details, wrong = dict[str, Any](), ""
     if file:
-        report, args = _file(Path(kernel), entry, grid, block, arg or [], macro or [], include or [], shared,
-                             arch, {**limits, "max_seconds": max_seconds})
+        report, args, wrong = _file(Path(kernel), entry, grid, block, arg or [], macro or [], include or [], shared,
+                                    size, arch, expect, {**limits, "max_seconds": max_seconds})
         _arrays(args)
         main, reports = Path(kernel), [report]
     elif call:
@@ -93,13 +98,12 @@ def command(
     if source:
         _source(report, main)
     clean = all(each.clean for each in reports)
-    if clean:
+    if clean and not wrong:
         out.print("\nNo fault found.")
     keep(json, records.record(None, arch, [{**details, "report": report.to_json()}]), "Report written")
-    if not clean:
-        shown = [text for each in reports
-                 for text in [str(fault) for fault in each.faults] or [each.stopped] * bool(each.stopped)]
-        err.print("\n" + "\n".join(shown))
+    if not clean or wrong:
+        said = [text for each in reports for text in each.causes() or [each.stopped] * bool(each.stopped)]
+        err.print("\n" + "\n".join([*said, *[wrong] * bool(wrong)]))
         raise typer.Exit(1)
 
 
@@ -154,15 +158,25 @@ def _call(size: str | None, shape: str | None, alpha: float, beta: float, precis
 
 
 def _file(path: Path, entry: str | None, grid: str | None, block: str | None, words: list[str], macros: list[str],
-          include: list[Path], shared: int, arch: str, limits: dict[str, Any]) -> tuple[Report, list[Any]]:
-    blocks, threads = parse.launch(path, grid, block)
+          include: list[Path], shared: int | None, size: str | None, arch: str, expect: str | None,
+          limits: dict[str, Any]) -> tuple[Report, list[Any], str]:
+    """The report, the arguments after the run, and what is wrong with the result; empty: nothing."""
     if path.suffix == ".ptx":
         parse.only_for("a .cu file", {"--macro": macros, "--include": include}, f"{path}, which is compiled already")
-    args = [argument(word, number, limits["max_memory"]) for number, word in enumerate(words)]
+    defined, wanted = parse.macros(macros), reference(expect) if expect else None
+    own = own_launch(path, entry, grid, block, words, shared, defined, include, size, max_memory=limits["max_memory"])
+    if own.said:
+        out.print(own.said, style="dim", soft_wrap=True)
+    before = [np.copy(one) for one in own.args] if expect else []
     with waiting(f"simulating {path.name}"):
-        report = run(path, entry=entry, grid=blocks, block=threads, args=args, shared_bytes=shared, arch=arch,
-                     macros=parse.macros(macros), include=include, **limits)
-    return report, args
+        report = run(path, entry=own.entry, grid=own.grid, block=own.block, args=own.args, shared_bytes=own.shared,
+                     arch=arch, macros=defined, include=include, **limits)
+    if not expect or report.stopped:
+        return report, own.args, ""
+    right, said = compare(wanted, before, own.args)
+    if right:
+        out.print(said, soft_wrap=True)
+    return report, own.args, "" if right else said
 
 
 def _arrays(args: list[Any]) -> None:
@@ -183,7 +197,7 @@ def _arrays(args: list[Any]) -> None:
 def _counters(reports: Sequence[Report]) -> None:
     """A column a launch."""
     shown = (*SHORT, *(name for name in ASYNCHRONOUS if any(report.counters.get(name) for report in reports)))
-    table("Counters", [("", "left"), *((report.kernel, "right") for report in reports)],
+    table("Counters", [("", "left"), *((demangle.shown(report.kernel), "right") for report in reports)],
           [[name.replace("_", " "), *(f"{report.counters.get(name, 0):,}" for report in reports)] for name in shown])
 
 

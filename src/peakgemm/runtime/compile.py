@@ -84,12 +84,12 @@ class Compiled:
 
 def compile_source(text: str, entry: str, arch: str, macros: Mapping[str, int] | None = None,
                    kind: Kind = "cubin", name: str = "kernel.cu", include: Sequence[str] = (),
-                   instance: str = "", reading: Reading | None = None) -> Compiled:
+                   instance: str = "", reading: Reading | None = None, options: Sequence[str] = ()) -> Compiled:
     """Compile joined CUDA C++ ``text`` for ``arch`` (``sm_NN``) with ``macros`` defined, or read the result from disk.
 
     Of PTX the ``entry`` may be empty: whatever the source exports. ``include`` are the folders of headers. ``instance``
     names the kernel by an expression (``ns::foo<float, 8>``), of a template that the source does not instantiate too;
-    the result's entry is its symbol.
+    the result's entry is its symbol. ``options`` are further ones of NVRTC.
 
     Line information is always kept: it costs no instruction and every tool shows it.
 
@@ -99,7 +99,7 @@ def compile_source(text: str, entry: str, arch: str, macros: Mapping[str, int] |
         CompileFailed: the source is refused, or exports no ``entry``; the message is the compiler's log.
     """
     architecture(arch)
-    flags = _flags(arch, macros or {}, kind, include)
+    flags = [*_flags(arch, macros or {}, kind, include), *options]
     key = _key(text, entry, name, flags, include, instance, reading)
 
     def make() -> Compiled:

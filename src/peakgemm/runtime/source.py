@@ -61,6 +61,14 @@ def _join(path: Path, seen: set[Path], folders: Sequence[Path], instead: Callabl
     return "\n".join(out)
 
 
+def located(joined: str, at: int) -> tuple[str, int]:
+    """The file and the line of a place in joined source."""
+    marks = list(re.finditer(r'^#line (\d+) "(?:[^"\n]*/)?([^"\n]*)"\n', joined[:at], re.MULTILINE))
+    if not marks:
+        return "", joined.count("\n", 0, at) + 1
+    return marks[-1][2], int(marks[-1][1]) + joined.count("\n", marks[-1].end(), at)
+
+
 @lru_cache(maxsize=64)
 def essence(text: str) -> str:
     """What of a CUDA source makes its code, to be a key: no comments, and one space where there are several.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 from ...errors import InvalidValue
@@ -12,7 +13,7 @@ from ...runtime.compile import ptxas_facts
 from ...runtime.source import SUFFIXES as CUDA
 from ...sass.elf import BadCubin, Cubin
 from ..simulator.front import demangle
-from ..simulator.front.sources import from_cuda
+from ..simulator.front.sources import from_cuda, offered
 from .link import assemble_ptx
 from .subject import Subject, pick
 
@@ -42,7 +43,9 @@ def from_file(path: Path, arch: str | None, kernel: str = "", macros: Mapping[st
     if path.suffix in CUDA:
         compiled = from_cuda(path, kernel, arch or "sm_90", macros, include, "cubin")
         subject = _subject(path, "cu", Cubin.read(compiled.code), compiled.entry)
-        return replace(subject, spill_bytes=compiled.spill_bytes)
+        launch = offered(path, kernel, macros, include)
+        return replace(subject, spill_bytes=compiled.spill_bytes, dynamic_shared=launch.shared if launch else None,
+                       threads=prod(launch.block) if launch and launch.block else None)
     data = path.read_bytes()
     if path.suffix == ".ptx":
         code, log = _assembled(path, data, arch)

@@ -125,7 +125,8 @@ def of_file(subject: Subject, grid: Sequence[int], block: Sequence[int], argumen
     for number, one in enumerate(arguments):
         if isinstance(one, np.ndarray):
             moved += one.nbytes
-            packed.append((_ARRAYS_APART * (number + 1)).to_bytes(8, "little"))
+            offset = 0 if one.base is None else one.ctypes.data - one.base.ctypes.data  # of A + 256
+            packed.append((_ARRAYS_APART * (number + 1) + offset).to_bytes(8, "little"))
         else:
             packed.append(struct.pack("<f", one) if isinstance(one, float) else
                           int(one).to_bytes(8, "little", signed=True))

@@ -25,6 +25,7 @@ REMEDY = ("install CUDA's headers (pip install nvidia-cuda-runtime nvidia-cuda-c
           "toolkit), or set CUDA_HOME to a toolkit")
 GUARD = "remove it, or guard it by #ifndef __CUDACC_RTC__ ... #endif"
 _MISSING = re.compile(r'(?:cannot|could not) open source file "([^"]+)"')
+_NOT_FOUND = re.compile(r"^// not found: (.+)$", re.M)
 _LEFT_OUT = re.compile(r"^// left out: (.+)$", re.M)
 # Of the C++ library, what CCCL has for device code as well.
 _IN_CCCL = frozenset(("array", "complex", "limits", "tuple", "type_traits", "utility"))
@@ -103,15 +104,32 @@ def instead(name: str) -> str | None:
     return None
 
 
+def found(name: str) -> str | None:
+    """As `instead`; headers that are not found are left out, too, for the host's code alone may need them."""
+    return instead(name) or (None if known(name) else f"// not found: {name}")
+
+
+def missing(joined: str) -> str:
+    """What to do about headers of a source that `found` has left out; empty: there are none."""
+    names = list(dict.fromkeys(_NOT_FOUND.findall(joined)))
+    if theirs := [one for one in names if _CUDAS.match(one) and toolkit() is None]:
+        return f"no headers of CUDA were found, such as {theirs[0]}: {REMEDY}"
+    return f"not found: {', '.join(names)}; pass --include DIR with the folder that holds it" if names else ""
+
+
 def hint(log: str, joined: str) -> str:
     """What to do about a compiler's ``log`` that complains of headers, or of what they declare; empty: it does not.
 
     ``joined`` is the source as `source.assemble` gives it.
     """
-    if missing := _MISSING.search(log):
-        return f"{missing[1]} was not found{_remedy(missing[1])}"
+    if match := _MISSING.search(log):
+        return f"{match[1]} was not found{_remedy(match[1])}"
     left = list(dict.fromkeys(_LEFT_OUT.findall(joined)))
-    if not left or not re.search(r"is undefined|has no member|must be a |is not a (type|template)", log):
+    if not re.search(r"is undefined|has no member|must be a |is not a (type|template)", log):
+        return ""
+    if absent := missing(joined):
+        return absent
+    if not left:
         return ""
     if any(name in _IN_CCCL or _BUILT_IN.fullmatch(name) for name in (one.strip("<>") for one in left)):
         return f"{', '.join(left)}: left out, for no headers of CUDA were found; {REMEDY}"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ....runtime.source import COMMENTS_AND_LITERALS
+from ....runtime.source import COMMENTS_AND_LITERALS, located
 
 _TOKEN = re.compile(r'"C"|""|[A-Za-z_]\w*|\d[\w.]*|::|<<<|\S')
 _DIRECTIVE = re.compile(r"[ \t]*#[ \t]*(\w+)[ \t]*(.*)")
@@ -222,8 +222,4 @@ class _Scan:
 
     def _where(self, place: int) -> str:
         """``line 10``, by the last #line before a token."""
-        before = self.code[:self.starts[place]]
-        marks = list(re.finditer(r'(?m)^#line (\d+).*\n', before))
-        if not marks:
-            return f"line {before.count(chr(10)) + 1}"
-        return f"line {int(marks[-1][1]) + before.count(chr(10), marks[-1].end())}"
+        return f"line {located(self.code, self.starts[place])[1]}"

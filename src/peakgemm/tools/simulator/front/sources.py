@@ -10,7 +10,8 @@ from pathlib import Path
 from ....errors import CompileFailed, InvalidType, InvalidValue
 from ....runtime.compile import Compiled, Kind, compile_source
 from ....runtime.source import KERNELS, assemble
-from . import demangle, includes
+from . import demangle, host_code, includes
+from .launches import Launch, launches
 from .outline import Declared, Outline, outline
 from .ptx import Kernel, Module
 
@@ -49,15 +50,79 @@ def from_cuda(path: Path, entry: str | None, arch: str, macros: Mapping[str, int
             read.
         CompileFailed: the source does not compile; the message says what to do about headers and host code.
     """
-    _read(path)
-    joined = assemble(path, include, includes.instead)
-    seen = outline(joined, tuple((macros or {}).items()))
-    build = partial(compile_source, includes.PRELUDE + joined, arch=arch, macros=macros, name=path.name,
-                    include=includes.folders(include))
+    given = tuple((macros or {}).items())
+    text = joined = _joined(path, include)
+    options: tuple[str, ...] = ()
+    if (code := _host_code(path, include, macros)) is not None:
+        entry, joined = _kernel(path.name, code, entry), code.text
+        text, options = code.device_text(demangle.bare(entry)), ("--device-as-default-execution-space",)
+    seen = outline(text, given)
+    build = partial(compile_source, includes.PRELUDE + text, arch=arch, macros=macros, name=path.name,
+                    include=includes.folders(include), options=options)
     try:
         return _built(build, path, entry or "", seen, kind)
     except CompileFailed as error:
         raise CompileFailed(_explained(str(error), path.name, joined, seen)) from None
+
+
+def offered(path: Path, entry: str | None, macros: Mapping[str, int] | None, include: Sequence[Path],
+            size: int | None = None) -> Launch | None:
+    """The launch that the host code of a file has for a kernel; without ``entry`` the first one.
+
+    None: there is no host code, no launch in it, or no parser for it. See `launches.launches` for ``size``.
+
+    Raises:
+        InvalidValue: as `from_cuda`.
+    """
+    code = _host_code(path, include, macros)
+    return _launch(code, _kernel(path.name, code, entry), size) if code is not None else None
+
+
+def _host_code(path: Path, include: Sequence[Path], macros: Mapping[str, int] | None) -> host_code.HostCode | None:
+    """The file's host code; None: it has none, or there is no parser."""
+    given = tuple((macros or {}).items())
+    if not outline(_joined(path, include), given).host or not host_code.available():
+        return None
+    return host_code.read(_joined(path, include, cut=True), given)
+
+
+def _launch(code: host_code.HostCode, entry: str, size: int | None) -> Launch | None:
+    made = [one for one in launches(code, size) if one.kernel and demangle.ends_with(demangle.bare(one.kernel),
+                                                                                   demangle.bare(entry))]
+    return min(made, default=None, key=lambda one: (bool(one.unknown), size is not None and not one.sized,
+                                                    one.kernel.replace(" ", "") != entry.replace(" ", "")))
+
+
+def _kernel(file: str, code: host_code.HostCode, entry: str | None) -> str:
+    """The kernel of a file with host code as an expression of C++, with the template arguments of its first launch
+    where ``entry`` has none. Without ``entry``: of the kernels that are defined here, the one that is launched first.
+
+    Raises:
+        InvalidValue: no such kernel, several, or only the declaration of one.
+    """
+    bare = demangle.bare(demangle.demangled(entry).path) if entry else ""
+    meant = [one for one in code.kernels if not entry or demangle.ends_with(one, bare)]
+    here = [one for one in meant if code.kernels[one].is_definition()] or meant
+    first = next((one.kernel for one in launches(code) if demangle.bare(one.kernel) in here), None)
+    if first is None and len(here) != 1:
+        which = f"{len(here)} kernels and no launch of one" if meant else f"no kernel {entry or ''}".rstrip()
+        hidden = [f"{one.where} launches what only a run knows ({one.unknown[0]})" for one in launches(code)
+                  if not one.kernel]
+        known = f"name one by --kernel, of {', '.join(code.kernels)}" if code.kernels else ""
+        raise InvalidValue("; ".join(filter(None, (f"{file} holds {which}", *hidden[:1], known, code.complaint))))
+    name = first or here[0]
+    if not (declared := code.kernels[demangle.bare(name)]).is_definition():
+        raise InvalidValue(f"{code.where(declared)} declares kernel {demangle.bare(name)}, and its code is in another "
+                           "file; name that file, or choose a kernel of this one by --kernel")
+    return demangle.bare(name) + demangle.template_arguments(entry) if entry and "<" in entry else name
+
+
+def _joined(path: Path, include: Sequence[Path], cut: bool = False) -> str:
+    """The text of a file with its headers; of one whose device code is ``cut`` out, without headers that are not found.
+    """
+    _read(path)
+    near = [folder for folder in (path.parent / "include", path.parent.parent / "include") if folder.is_dir()]
+    return assemble(path, [*include, *near], includes.found if cut else includes.instead)
 
 
 def _built(build: partial[Compiled], path: Path, entry: str, seen: Outline, kind: Kind) -> Compiled:
@@ -144,7 +209,7 @@ def _explained(log: str, file: str, joined: str, seen: Outline) -> str:
         first = next((f". First error: {one}" for one in errors if one not in functions), "")
         return (f"{file} holds host code ({where}), and only device code is compiled here: put #ifndef __CUDACC_RTC__ "
                 "... #endif around host code, or keep kernels in a file of their own; a function that kernels call "
-                f"wants __device__{first}")
+                f"wants __device__" + ("" if host_code.available() else f". Or run: {host_code.REMEDY}") + first)
     return "\n\n".join(filter(None, (*blocks, includes.hint(log, joined))))
 
 

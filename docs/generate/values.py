@@ -202,6 +202,7 @@ def _between(record: Record, name: str) -> str:
     return f"{min(times):.0f} to {max(times):.0f} ms"
 
 
+PUBLIC = "h100/public-cuda.json"
 BENCH, DRAWN, GATHERED = "h100/bench-cutlass.json", "h100/bench-drawn.json", "h100/bench-gathered.json"
 ACCURACY, SUMS = "h100/accuracy.json", "h100/sums.json"
 SCALE, KILLS = "h200-x2/scale.json", "h100/memmap-kill.json"
@@ -210,6 +211,8 @@ SASS = "sm_90/sass-check.json"
 REGISTERS = "h100/registers.json"
 IEEE, EMULATED = "peakgemm:ieee", "peakgemm:emulated"
 VALUES = {
+    "public.files": Value(PUBLIC, lambda r: str(len(r["found"]))),
+    "public.predicted": Value(PUBLIC, lambda r: str(sum("tflops" in row for row in r["found"]))),
     "squares.ieee": Value("h100/bench-ieee.json", _square),
     "squares.emulated": Value("h100/bench-emulated.json", _square),
     "cutlass.rows": Value(BENCH, lambda r: str(len(r["rungs"]))),

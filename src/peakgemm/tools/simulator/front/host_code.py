@@ -136,6 +136,11 @@ class HostCode:
         """``sgemm.cu:12``."""
         return self._line(cursor.extent.start.offset)
 
+    def said(self, cursor: Any) -> str:
+        """The beginning of its text."""
+        text = self.text[cursor.extent.start.offset:cursor.extent.end.offset]
+        return " ".join(text.split())[:40] or "an expression"
+
     def _line(self, at: int) -> str:
         return "{}:{}".format(*located(self.text, at))
 

@@ -159,13 +159,15 @@ class _Reader:
                 return of(*given, scope)
             except (Unknown, ArithmeticError, LookupError, RecursionError, TypeError,
                     ValueError) as error:
-                unknown.append(f"{what} from {error}" if isinstance(error, Unknown) else what)
+                named = str(error) if isinstance(error, Unknown) else ""
+                unknown.append(f"{what} from {named or self.code.said(given[-1])}")
                 return None
 
         try:
             kernel, declared = self._kernel(callee, scope)
         except Unknown as error:
-            return Launch("", self.code.where(call), None, None, None, (), (), (), (str(error),))
+            named = str(error) or self.code.said(callee)
+            return Launch("", self.code.where(call), None, None, None, (), (), (), (named,))
         parameters = [one for one in declared.get_children() if one.kind.name == "PARM_DECL"]
         for parameter, arg in zip(parameters, args, strict=False):
             if self.size is not None and _whole(parameter.type):
@@ -253,7 +255,7 @@ class _Reader:
                     pass
             return variable, 0, scope
         if len(inside) != 1 or arg.kind.name == "CALL_EXPR":
-            raise Unknown(arg.spelling or "a pointer")
+            raise Unknown(arg.spelling)
         return self._pointer(inside[0], scope)
 
     def _dim(self, cursor: Any, scope: Scope) -> tuple[int, int, int]:
@@ -316,7 +318,7 @@ class _Reader:
                 raise Unknown(f"{cursor.spelling}()")
             return _as(cursor.type, value(next(returned[0].get_children()), self._bound(cursor, scope)))
         if len(inside) != 1:
-            raise Unknown(cursor.spelling or "an expression")
+            raise Unknown(cursor.spelling)
         return _as(cursor.type, value(inside[0]))
 
 
@@ -354,7 +356,7 @@ def _variable(cursor: Any) -> Any:
 def _known(cursor: Any) -> Any:
     """What a name means."""
     if cursor.referenced is None:
-        raise Unknown(cursor.spelling or "an expression")
+        raise Unknown(cursor.spelling)
     return cursor.referenced
 
 

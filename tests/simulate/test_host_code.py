@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from peakgemm.cli.own import own_launch
+from peakgemm.tools.inspect.files import from_file
 from peakgemm.tools.simulator.front import host_code
 from peakgemm.tools.simulator.front.launches import Pointer
 from peakgemm.tools.simulator.front.sources import offered
@@ -185,3 +186,15 @@ def test_limits_of_a_file(tmp_path, capsys):
     assert "mine.cu:32: tiled::product<16>, grid 4x4x1" in out and "64 stands for n" in out
     assert "Limited by: " in out and "TFLOPS" in out
     assert (tmp_path / "found.json").is_file()
+
+
+@needs_libclang
+def test_inspect_and_explore(tmp_path, capsys):
+    from peakgemm.cli import explore
+
+    path = written(tmp_path)
+    subject = from_file(path, None)
+    assert (subject.threads, subject.dynamic_shared) == (256, 8) and "tiled::product<16, float>" in subject.label
+    explore.command([str(path)], output=tmp_path / "page.html", sass=False)
+    assert "mine.cu:32: tiled::product<16>, grid 2x2x1" in capsys.readouterr().out
+    assert (tmp_path / "page.html").is_file()

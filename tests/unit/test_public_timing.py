@@ -1,11 +1,13 @@
 """What `lab.public_timing` makes of times and results; the card's part is the GPU's."""
 
+import ctypes
 import struct
 
 import numpy as np
 import pytest
 
 from lab import public_timing
+from peakgemm.runtime import device, driver
 
 
 def test_summary():
@@ -39,3 +41,54 @@ def test_a_kernel_that_fails_ends_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     rows = public_timing.all_timed([{"name": "one", "sizes": {}}, {"name": "two", "refused": "no launch"}], tmp_path)
     assert [sorted(row) for row in rows] == [["failed", "name"], ["name", "refused"]] and rows[0]["failed"]
+
+
+class Driver:
+    """A driver whose memory is the host's: a launch is a product of 8 x 8, and takes 2 ms."""
+
+    def __init__(self):
+        self.memory, self.launched = [], []
+
+    def __getattr__(self, name):
+        return lambda *args: 0
+
+    def cuMemAlloc_v2(self, address, size):
+        self.memory.append(ctypes.create_string_buffer(size.value))
+        address._obj.value = ctypes.addressof(self.memory[-1])
+        return 0
+
+    def cuMemcpyHtoD_v2(self, to, source, size):
+        ctypes.memmove(to.value, source.value, size.value)
+        return 0
+
+    def cuMemcpyDtoH_v2(self, to, source, size):
+        ctypes.memmove(to.value, source.value, size.value)
+        return 0
+
+    def cuEventElapsedTime(self, ms, first, last):
+        ms._obj.value = 2.0
+        return 0
+
+    def cuLaunchKernel(self, function, *args):
+        *shape, shared, _, pointers, _ = args
+        words = [ctypes.c_uint64.from_address(pointers[number]).value for number in range(4)]
+        a, b, c = (np.ctypeslib.as_array((ctypes.c_float * 64).from_address(word)).reshape(8, 8) for word in words[:3])
+        c[:] = a @ b
+        self.launched.append((shape, shared, words[3]))
+        return 0
+
+
+def test_a_kernel_is_timed(tmp_path, monkeypatch):
+    stub, draw = Driver(), np.random.default_rng(0)
+    monkeypatch.setattr(driver, "library", lambda: stub)
+    monkeypatch.setattr(device, "require", lambda: type("Gpu", (), {"index": 0}))
+    monkeypatch.setattr(device, "make_current", lambda index: None)
+    monkeypatch.setattr(public_timing, "SIZES", (8, 4))
+    monkeypatch.setattr(public_timing, "ROWS", 8)
+    for name in "ABC":
+        np.save(tmp_path / f"{name}8.npy", draw.standard_normal(64).astype("f4"))
+    launch = {"grid": [2, 1, 1], "block": [32, 1, 1], "shared": 16, "tflops": 5e-7, "limiter": "barrier"}
+    row = public_timing.timed({"cubin": "", "kernel": "k", "storage": "row", "arguments": ["A", "B", "C", "M"],
+                               "sizes": {"8": launch}}, tmp_path)
+    assert row["tflops"] == 2 * 8 ** 3 / 2 / 1e9 and row["ms"] == [2.0] * public_timing.RUNS and row["error"] < 1
+    assert row["predicted"] == 5e-7 and set(map(str, stub.launched)) == {"([2, 1, 1, 32, 1, 1], 16, 8)"}

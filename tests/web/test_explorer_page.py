@@ -54,19 +54,18 @@ def test_conflicts_of_rung_03_are_gone_in_rung_04(open_page, site, counted) -> N
     page = open_page((site / "index.html").as_uri() + "#k=03&k2=04")
     for kernel in ("03", "04"):
         for name in ("shared_wavefronts", "shared_loads", "global_sectors"):
-            shown = page.locator(f"[data-counter={name}][data-of='{kernel}']").all_inner_texts()
-            assert len(shown) == 2  # its own table, and the one side by side
-            assert {int(text.replace(",", "")) for text in shown} == {counted[kernel][name]}
+            shown = page.locator(f"[data-counter={name}][data-of='{kernel}']")  # the one table, folded
+            assert int(shown.text_content().replace(",", "")) == counted[kernel][name]
     assert counted["03"]["shared_wavefronts"] == 418_176
     assert counted["04"]["shared_wavefronts"] == counted["04"]["shared_wavefronts_ideal"] == 25_344
-    three, four = page.locator(".kernel[data-kernel='03']"), page.locator(".kernel[data-kernel='04']")
+    three = page.locator(".kernel[data-kernel='03']")
     drawn = three.locator(".access[data-space=shared]")
     assert (drawn.get_attribute("data-count"), drawn.get_attribute("data-ideal")) == ("32", "1")
     assert "32 wavefronts, 1 at best" in drawn.inner_text()
     assert drawn.locator("svg .cell").count() == drawn.locator("svg .row").count() == 32
     assert drawn.locator("svg .cell.again").count() == 31
     assert "1 word of padding in each row (33 words in place of 32) would end it" in drawn.inner_text()
-    assert four.locator("[data-costly]").get_attribute("data-costly") == "0"
+    assert page.locator("[data-of='04'] [data-costly]").get_attribute("data-costly") == "0"
 
 
 def test_two_kernels_step_together_or_alone(open_page, site) -> None:
@@ -82,6 +81,57 @@ def test_two_kernels_step_together_or_alone(open_page, site) -> None:
     assert (step(page, "03"), step(page, "04")) == (begin[0] + 1, begin[1] + 2)
     page.locator("select >> nth=1").select_option("")
     assert page.locator(".kernel").count() == 1
+
+
+def test_the_other_kernel_follows_to_the_same_access(open_page, site) -> None:
+    page = open_page((site / "index.html").as_uri() + "#k=03")
+    page.locator("select >> nth=1").select_option("04")
+    instructions = page.locator(".status strong")
+    for button in ("Step forward", "Next access (", "Next access (", "Access before", "Next access that costs"):
+        both = [text.split()[0] for text in instructions.all_inner_texts()]
+        assert both[0] == both[1]
+        page.locator(f"[data-kernel='03'] button[aria-label^='{button}']").click()
+    for number, chosen in enumerate(("31", "5")):
+        page.locator("[data-kernel='04'] select").nth(number).select_option(chosen)
+    assert "w=31&l=5" in page.url and "w2=31&l2=5" in page.url
+    page.locator("[data-of='04'] .timeline .hit").first.click()
+    assert step(page, "03") == step(page, "04") > 100  # padding changes no instruction
+
+
+def test_two_pictures_stand_above_one_source(open_page, site) -> None:
+    """A picture shows all banks without scrolling; what it is about stands once, what is counted is folded."""
+    page = open_page((site / "index.html").as_uri() + "#k=03&k2=04", wide=1440)
+    first, second = (page.locator(".access .drawing").nth(number) for number in (0, 1))
+    for drawn in (first, second):
+        assert drawn.evaluate("one => one.scrollWidth <= one.clientWidth")
+        assert drawn.locator(".head:text-is('31')").is_visible()
+    assert first.bounding_box()["y"] == second.bounding_box()["y"] < 400
+    source = page.get_by_role("region", name="Source")
+    assert source.count() == 1
+    assert source.bounding_box()["y"] > first.bounding_box()["y"]
+    assert source.locator(".on").count() == 1  # a line of both
+    assert source.locator(".here").all_inner_texts() == ["  30 ", "  28 "]
+    changed = source.locator(".only").all_inner_texts()
+    assert any("- " in line for line in changed) and any("+ " in line for line in changed)
+    assert not page.locator(".counters").is_visible()
+    page.get_by_text("Counters of the whole run").click()
+    assert page.locator(".counters").is_visible()
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert first.evaluate("one => one.scrollWidth <= one.clientWidth")
+    upper, lower = first.bounding_box(), second.bounding_box()
+    assert upper["y"] + upper["height"] < lower["y"] < source.bounding_box()["y"]
+
+
+def test_a_step_moves_neither_the_focus_nor_what_is_open(open_page, site) -> None:
+    page = open_page((site / "index.html").as_uri() + "#k=03")
+    drawn = page.get_by_role("region", name="Timeline, drawn")
+    drawn.focus()
+    page.get_by_text("All kept registers").evaluate("one => one.click()")
+    page.locator(".explain summary").evaluate("one => one.click()")
+    page.keyboard.press("Shift+ArrowRight")
+    assert drawn.evaluate("one => one === document.activeElement")
+    assert page.locator(".registers details").get_attribute("open") == ""
+    assert page.locator(".explain").get_attribute("open") is None
 
 
 @pytest.mark.parametrize("fragment", ["#k=03&i=78.1&w=31&l=7", "#k=04&i=60.0&w=1&l=0&k2=03&i2=59.2&w2=0&l2=31"])

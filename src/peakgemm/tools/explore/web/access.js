@@ -25,9 +25,7 @@ export function drawAccess(trace, access, lane, choose) {
   box.append(el("h3", {}, `${shared ? "Shared memory" : "Global memory"}: ${shape.load ? "read" : "access"} of ${shape.size} bytes a lane at ${where}`));
   box.append(el("p", { class: costly ? "cost costly" : "cost" },
     el("strong", {}, `${count} ${unit}${count === 1 ? "" : "s"}`), `, ${shape.ideal} at best`));
-  const drawn = scroller(`${shared ? "Banks" : "Sectors"}, drawn`, "drawing");
-  drawn.append(accessDrawing(trace, access, lane, choose));
-  box.append(drawn);
+  box.append(scroller(`${shared ? "Banks" : "Sectors"}, drawn`, "drawing", accessDrawing(trace, access, lane, choose)));
   const source = (access[3] ?? 0) > shape.count;
   const said = el("details", { class: "explain", open: true }, el("summary", {}, costly ? (shared ? "Explain this conflict" : "Explain these sectors") : "Explain"));
   if (source)

@@ -1,5 +1,7 @@
 // Elements in one call, HTML and SVG.
 
+const PARTS = "[role=region], details";
+
 /** @typedef {Record<string, string | number | boolean | undefined | ((event: any) => void)>} Attributes */
 
 /**
@@ -64,7 +66,27 @@ export function spans(numbers) {
  * A part of the page that scrolls by itself, and so must take the focus.
  * @param {string} label
  * @param {string} kind
+ * @param {...Node} children
  */
-export function scroller(label, kind) {
-  return el("div", { class: kind, role: "region", "aria-label": label, tabindex: 0 });
+export function scroller(label, kind, ...children) {
+  return el("div", { class: kind, role: "region", "aria-label": label, tabindex: 0 }, ...children);
+}
+
+/**
+ * Replace what is drawn. What scrolls or folds, and is drawn again, keeps the focus, its place, and whether it is open.
+ * @param {Element} into
+ * @param {...Node} children
+ */
+export function redraw(into, ...children) {
+  const kept = [...into.querySelectorAll(PARTS)].map((one) => ({ name: one.className, top: one.scrollTop, left: one.scrollLeft,
+    open: one.hasAttribute("open"), focused: one.contains(document.activeElement) }));
+  into.replaceChildren(...children);
+  for (const made of /** @type {NodeListOf<HTMLElement>} */ (into.querySelectorAll(PARTS))) {
+    const at = kept.findIndex((one) => one.name === made.className);
+    if (at < 0) continue;
+    const [before] = kept.splice(at, 1);
+    if (made instanceof HTMLDetailsElement) made.open = before.open;
+    if (before.focused) (made.querySelector("summary") ?? made).focus({ preventScroll: true });
+    made.scrollTo(before.left, before.top);
+  }
 }

@@ -1,7 +1,7 @@
 // The explorer's page: one kernel, or two side by side; the fragment of the URL says which, and where.
 import { el } from "explorer/dom.js";
 import { format, parse, part } from "explorer/fragment.js";
-import { KernelView, counterTable } from "explorer/kernel.js";
+import { Group } from "explorer/group.js";
 
 /** @typedef {import("./types.js").Trace} Trace */
 /** @typedef {import("./types.js").Place} Place */
@@ -13,78 +13,54 @@ export class Explorer {
    */
   constructor(traces, into) {
     this.traces = traces;
-    /** @type {KernelView[]} */
-    this.views = [];
-    this.active = 0;
+    /** @type {Group | null} */
+    this.group = null;
     this.part = "";
     this.first = this.#select("kernel ", false);
     this.second = this.#select("beside ", true);
-    this.together = el("input", { type: "checkbox", checked: true });
-    this.compared = el("div");
-    this.columns = el("div", { class: "columns" });
+    this.together = el("input", { type: "checkbox", checked: true, change: () => { if (this.group) this.group.together = this.together.checked; } });
+    this.shown = el("div");
     into.append(el("nav", { class: "choice", "aria-label": "Kernels" }, this.first.label, this.second.label,
       el("label", { class: "together" }, this.together, " step both"),
-      el("p", { class: "soft keys" }, "Keys: ← → step, Shift + ← → access, c costly, ↑ ↓ lane")), this.compared, this.columns);
+      el("p", { class: "soft keys" }, "Keys: ← → step, Shift + ← → access, c costly, ↑ ↓ lane")), this.shown);
     window.addEventListener("hashchange", () => {
       if (location.hash !== this.here) this.follow(location.hash);
     });
-    document.addEventListener("keydown", (event) => this.key(event));
+    document.addEventListener("keydown", (event) => this.group?.key(event));
     this.follow(location.hash);
   }
 
   /** Where one is, as a fragment. */
   get here() {
-    return format(this.views.map((one) => one.place), this.part);
+    return format(this.group?.places ?? [], this.part);
   }
 
   /** @param {string} fragment */
   follow(fragment) {
     this.part = part(fragment);
     this.open(parse(fragment));
-    if (this.part) this.columns.querySelector(`.${this.part}`)?.scrollIntoView();
+    if (this.part) this.shown.querySelector(`.${this.part}`)?.scrollIntoView();
   }
 
   /** @param {Place[]} places */
   open(places) {
     const known = places.filter((place) => this.traces.some((one) => one.name === place.kernel));
     const wanted = known.length ? known : [/** @type {Partial<Place>} */ ({ kernel: this.traces[0]?.name })];
-    this.views = wanted.map((place) => {
-      const trace = /** @type {Trace} */ (this.traces.find((one) => one.name === place.kernel));
-      const cleaned = place.instruction === -1 ? { lane: place.lane } : place;
-      return new KernelView(trace, cleaned, () => this.tell());
-    });
-    this.active = 0;
-    this.first.select.value = this.views[0].trace.name;
-    this.second.select.value = this.views[1]?.trace.name ?? "";
-    this.columns.classList.toggle("two", this.views.length > 1);
-    this.columns.replaceChildren(...this.views.map((one) => one.box));
-    this.views.forEach((one, at) => {
-      one.box.addEventListener("pointerdown", () => { this.active = at; });
-      one.box.addEventListener("focusin", () => { this.active = at; });
-      one.code.show(one.place.instruction); // now that the panes have a height
-    });
-    this.compared.replaceChildren(...(this.views.length > 1 ? [counterTable(this.views.map((one) => one.trace))] : []));
-    document.body.classList.toggle("comparing", this.views.length > 1);
-    this.together.parentElement?.toggleAttribute("hidden", this.views.length < 2);
+    this.group = new Group(wanted.map((place) => [/** @type {Trace} */ (this.traces.find((one) => one.name === place.kernel)),
+      place.instruction === -1 ? { lane: place.lane } : place]), () => this.tell());
+    this.group.together = this.together.checked;
+    const [first, second] = this.group.places;
+    this.first.select.value = first.kernel;
+    this.second.select.value = second?.kernel ?? "";
+    this.shown.replaceChildren(this.group.box);
+    this.group.show();
+    this.together.parentElement?.toggleAttribute("hidden", !second);
     this.tell();
   }
 
   /** Put the place into the URL. */
   tell() {
-    if (this.views.length) history.replaceState(null, "", this.here);
-  }
-
-  /** @param {KeyboardEvent} event */
-  key(event) {
-    const target = /** @type {HTMLElement} */ (event.target);
-    if (!this.views.length || event.ctrlKey || event.altKey || event.metaKey || target.closest("input, select, textarea")) return;
-    const views = this.together.checked ? this.views : [this.views[this.active]];
-    const by = event.key === "ArrowRight" || event.key === "ArrowDown" ? 1 : -1;
-    if (event.key === "ArrowRight" || event.key === "ArrowLeft") for (const one of views) event.shiftKey ? one.walkAccess(by) : one.walk(by);
-    else if (event.key === "c") for (const one of views) one.walkCostly(1);
-    else if ((event.key === "ArrowUp" || event.key === "ArrowDown") && !target.closest("[role=region]")) for (const one of views) one.toLane(one.lane + by);
-    else return;
-    event.preventDefault();
+    if (this.group) history.replaceState(null, "", this.here);
   }
 
   /**
@@ -94,8 +70,9 @@ export class Explorer {
   #select(text, none) {
     const select = el("select", { change: () => {
       const chosen = [this.first.select.value, this.second.select.value].filter(Boolean);
-      this.open(chosen.map((kernel, at) => (this.views[at]?.trace.name === kernel ? this.views[at].place
-        : { kernel, instruction: -1, occurrence: 0, warp: -1, lane: this.views[0]?.lane ?? 0 })));
+      const { places } = /** @type {Group} */ (this.group);
+      this.open(chosen.map((kernel, at) => (places[at]?.kernel === kernel ? places[at]
+        : { kernel, instruction: -1, occurrence: 0, warp: -1, lane: places[0].lane })));
     } }, ...(none ? [el("option", { value: "" }, "nothing")] : []), ...this.traces.map((one) => el("option", { value: one.name }, one.label)));
     return { select, label: el("label", {}, text, select) };
   }

@@ -113,6 +113,24 @@ export class Warp {
     return (this.accesses.get(step) ?? []).some((access) => cost(this.trace, access) > this.trace.shapes[access[1]].ideal);
   }
 
+  /**
+   * The step of another kernel's warp that belongs to a step of this one: as far behind the same access or barrier, the
+   * n-th of its kind or the last; -1: the other has none.
+   * @param {number} step
+   * @param {Warp} other
+   */
+  counterpart(step, other) {
+    const kind = (/** @type {Warp} */ warp, /** @type {number} */ at) => warp.trace.kinds[warp.trace.code[warp.steps[at]]?.kind ?? 0];
+    const fixed = (/** @type {Warp} */ warp) => (/** @type {number} */ at) => !["compute", "other"].includes(kind(warp, at));
+    const from = fixed(this)(step) ? step : this.seek(step, -1, fixed(this));
+    let to = -1;
+    for (let at = 0; at <= from; at++)
+      if (kind(this, at) === kind(this, from)) to = Math.max(to, other.seek(to, 1, (one) => kind(other, one) === kind(this, from)));
+    if (from >= 0 && to < 0) return -1;
+    const next = other.seek(to, 1, fixed(other));
+    return Math.min(to + step - from, (next < 0 ? other.length : next) - 1);
+  }
+
   /** Where to begin: the first access with a bank conflict, else one that moves too many sectors, else any. */
   start() {
     const steps = [...this.accesses.keys()].sort((a, b) => a - b);

@@ -27,9 +27,7 @@ export function drawRegisters(warp, step, lane, go) {
   for (const name of code.reads) body.append(row(warp, name, step - 1, "reads", lane, go));
   for (const name of code.writes) body.append(row(warp, name, step, "writes", lane, go));
   table.append(body);
-  const shown = scroller("Values by lane", "table");
-  shown.append(table);
-  box.append(shown, ofOneLane(warp, step, lane));
+  box.append(scroller("Values by lane", "table", table), ofOneLane(warp, step, lane));
   return box;
 }
 

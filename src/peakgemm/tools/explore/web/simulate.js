@@ -1,7 +1,7 @@
 // The browser simulator: a form for PTX and its launch, a worker that runs it, the explorer's views of the answer.
 import { el, grouped } from "explorer/dom.js";
 import { format, parse } from "explorer/fragment.js";
-import { KernelView } from "explorer/kernel.js";
+import { Group } from "explorer/group.js";
 
 /** @typedef {import("./types.js").Setup} Setup */
 /** @typedef {import("./types.js").Trace} Trace */
@@ -17,8 +17,8 @@ class Simulator {
     this.setups = setups;
     /** @type {Worker | null} */
     this.worker = null;
-    /** @type {KernelView | null} */
-    this.view = null;
+    /** @type {Group | null} */
+    this.group = null;
     this.timer = 0;
     this.pick = el("select", { id: "pick", change: () => this.fill(this.pick.value) },
       ...setups.map((one) => el("option", { value: one.name }, one.label)), el("option", { value: "" }, "my own PTX"));
@@ -46,7 +46,7 @@ class Simulator {
       field("arguments, one a line: 42, 1.5 or dtype:shape:fill (f32 f64 s32 u8 ...; zeros, ones, nan, arange, uniform, normal)", this.args, "wide"),
       el("div", { class: "buttons wide" }, this.run, this.stop, this.said));
     into.append(form, this.refused, this.result);
-    document.addEventListener("keydown", (event) => this.key(event));
+    document.addEventListener("keydown", (event) => this.group?.key(event));
     const [place] = parse(location.hash);
     this.fill(place && setups.some((one) => one.name === place.kernel) ? place.kernel : setups[0].name);
     /** What the URL asks for, until it is shown. @type {import("./types.js").Place | undefined} */
@@ -146,25 +146,14 @@ class Simulator {
   show(trace) {
     const place = this.place?.kernel === trace.name && this.place.instruction >= 0 ? this.place : {};
     this.place = undefined;
-    this.view = new KernelView(trace, place, () => this.tell());
-    this.result.replaceChildren(this.view.box);
-    this.view.code.show(this.view.place.instruction);
+    this.group = new Group([[trace, place]], () => this.tell());
+    this.result.replaceChildren(this.group.box);
+    this.group.show();
     this.tell();
   }
 
   tell() {
-    if (this.view) history.replaceState(null, "", format([this.view.place]));
-  }
-
-  /** @param {KeyboardEvent} event */
-  key(event) {
-    const target = /** @type {HTMLElement} */ (event.target);
-    if (!this.view || event.ctrlKey || event.altKey || event.metaKey || target.closest("input, select, textarea")) return;
-    const by = event.key === "ArrowRight" || event.key === "ArrowDown" ? 1 : -1;
-    if (event.key === "ArrowRight" || event.key === "ArrowLeft") event.shiftKey ? this.view.walkAccess(by) : this.view.walk(by);
-    else if (event.key === "c") this.view.walkCostly(1);
-    else return;
-    event.preventDefault();
+    if (this.group) history.replaceState(null, "", format(this.group.places));
   }
 }
 

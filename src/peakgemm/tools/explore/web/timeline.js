@@ -20,12 +20,10 @@ export function drawTimeline(trace, warp, step, go) {
   const box = el("section", { class: "timeline" }, el("h3", {}, "Pipeline over time"),
     legend(trace));
   const [from, to] = windowAt(now, end);
-  const drawn = scroller("Timeline, drawn", "drawing");
-  drawn.append(
+  box.append(scroller("Timeline, drawn", "drawing",
     el("p", { class: "soft" }, `Whole run: ${end.toLocaleString("en-US")} ticks; a tick is an instruction of the warp.`),
     strip(trace, warp, 0, end, now, go), el("p", { class: "soft" }, `Ticks ${from} to ${to}`),
-    strip(trace, warp, from, to, now, go, WINDOW));
-  box.append(drawn);
+    strip(trace, warp, from, to, now, go, WINDOW)));
   return box;
 }
 

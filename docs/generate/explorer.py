@@ -31,6 +31,7 @@ from peakgemm.tools.explore.kernels import EXAMPLES, problem_for, rung_trace
 from peakgemm.tools.explore.linked import rung_sass
 from peakgemm.tools.explore.page import ABOUT as EXPLORED
 from peakgemm.tools.explore.page import WEB, page, write
+from peakgemm.tools.explore.trace import shown
 from peakgemm.tools.simulator.front.sources import display
 
 PACKAGE = Path(peakgemm.__file__).parent
@@ -175,11 +176,7 @@ def _example() -> dict[str, Any]:
 
 def _relative(ptx: str) -> str:
     """PTX whose source files have their names in this package, not those of the machine that compiled it."""
-    def short(found: re.Match[str]) -> str:
-        name = display(found[2])
-        return f'{found[1]}"{Path(name).name if Path(name).is_absolute() else name}"'
-
-    return re.sub(r'(\.file\s+\d+\s+)"([^"]+)"', short, ptx)
+    return re.sub(r'(\.file\s+\d+\s+)"([^"]+)"', lambda found: f'{found[1]}"{shown(display(found[2]))}"', ptx)
 
 
 def main(words: list[str]) -> None:

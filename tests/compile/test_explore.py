@@ -15,6 +15,7 @@ from commands import ROOT, here, run
 from docs.generate import explorer as site
 from peakgemm.errors import MissingComponent
 from peakgemm.kernels.registry import rung
+from peakgemm.runtime.compile import compile_source
 from peakgemm.tools.explore.kernels import rung_trace
 from peakgemm.tools.explore.linked import rung_sass
 
@@ -61,6 +62,31 @@ def test_a_file_of_cuda(here: Path, run) -> None:
     code, _, wrong = run("explore", "beyond.cu", "--grid", "1", "--block", "64", "--arg", "f32:40", "-o", "p.html")
     assert (code, "beyond.cu: 1 fault; the page says which" in wrong) == (1, True)
     assert "outside every array" in (here / "p.html").read_text()
+
+
+def test_a_page_names_no_folder_of_the_machine_that_made_it(here: Path, tmp_path_factory, run) -> None:
+    """Pages are shared. Two threads meet in a header's line, so that a message names files, too."""
+    away = tmp_path_factory.mktemp("away")
+    for folder in (here / "src", away):
+        folder.mkdir(exist_ok=True)
+        (folder / "part.cuh").write_text("__device__ void part(float* p) {\n  p[threadIdx.x] = 2;\n}\n")
+        (folder / "mine.cu").write_text('#include "part.cuh"\nextern "C" __global__ void f(float* p) {\n  part(p);\n'
+                                        "  p[threadIdx.x + 40] = 1;\n}\n")
+    ptx = compile_source((away / "mine.cu").read_text(), "f", "sm_90", kind="ptx", include=[away],
+                         name="/home/me/mine.cu").text
+    assert "/home/me/" in ptx and str(away) in ptx
+    (away / "mine.ptx").write_text(ptx.replace("/home/me/", "C:\\\\Users\\\\me\\\\"))  # as nvcc writes it on Windows
+    for file, names, *more in ((here / "src" / "mine.cu", ["src/mine.cu", "src/part.cuh"], "--no-sass"),
+                               (away / "mine.cu", ["mine.cu", "part.cuh"]),
+                               (away / "mine.ptx", ["mine.cu", "part.cuh"], "--no-sass")):
+        words = str(file), "--grid", "1", "--block", "64", "--arg", "f32:80", "-o", "p.html", *more
+        assert run("explore", *words)[0] == 1
+        text = (here / "p.html").read_text()
+        assert not [path for path in (str(here), str(away), "Users", str(Path.home())) if path in text]
+        (data,) = data_of(here / "p.html")
+        assert sorted(each["name"] for each in data["files"]) == names
+        assert f"{names[1]}:2" in json.dumps(data["faults"])
+        assert more or any("at" in line for line in data["sass"]["lines"])
 
 
 @pytest.mark.parametrize(("words", "what"), [

@@ -26,7 +26,7 @@ def step(page: Any, kernel: str = "03") -> int:
 
 
 def test_a_rung_is_stepped_by_keys_and_buttons(open_page, site) -> None:
-    page = open_page((site / "index.html").as_uri())
+    page = open_page((site / "index.html").as_uri() + "#k=03")
     begin = step(page)
     page.keyboard.press("ArrowRight")
     assert step(page) == begin + 1
@@ -69,7 +69,7 @@ def test_conflicts_of_rung_03_are_gone_in_rung_04(open_page, site, counted) -> N
 
 
 def test_two_kernels_step_together_or_alone(open_page, site) -> None:
-    page = open_page((site / "index.html").as_uri())
+    page = open_page((site / "index.html").as_uri() + "#k=03")
     page.locator("select >> nth=1").select_option("04")
     assert page.locator(".kernel").count() == 2
     begin = step(page, "03"), step(page, "04")
@@ -84,8 +84,7 @@ def test_two_kernels_step_together_or_alone(open_page, site) -> None:
 
 
 def test_the_other_kernel_follows_to_the_same_access(open_page, site) -> None:
-    page = open_page((site / "index.html").as_uri() + "#k=03")
-    page.locator("select >> nth=1").select_option("04")
+    page = open_page((site / "index.html").as_uri())  # of two kernels: both
     instructions = page.locator(".status strong")
     for button in ("Step forward", "Next access (", "Next access (", "Access before", "Next access that costs"):
         both = [text.split()[0] for text in instructions.all_inner_texts()]

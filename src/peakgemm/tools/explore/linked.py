@@ -20,6 +20,7 @@ from ..inspect.subject import Subject
 from ..inspect.view import view
 from ..simulator.front.sources import display
 from .kernels import Launch, problem_for
+from .trace import shown
 
 WINDOW = 60  # instructions that PTX may have more on one side than on the other
 
@@ -41,7 +42,8 @@ def own_sass(launch: Launch, trace: dict[str, Any]) -> dict[str, Any]:
                             launch.include if cuda else ())
         return _listed(subject, trace)
     except (InvalidValue, MissingComponent) as error:
-        return {"lines": [], "notes": [f"No SASS: {error}."]}
+        said = str(error).replace(str(launch.source), launch.source.name)
+        return {"lines": [], "notes": [f"No SASS: {said}."]}
 
 
 def _listed(subject: Subject, trace: dict[str, Any]) -> dict[str, Any]:
@@ -58,13 +60,13 @@ def _listed(subject: Subject, trace: dict[str, Any]) -> dict[str, Any]:
 
 
 def _line(line: Line, files: Sequence[str], of_line: dict[int, int]) -> dict[str, Any]:
-    shown = line.to_json()
+    listed = line.to_json()
     if line.ptx in of_line:
-        shown["code"] = of_line[line.ptx]
-    file = display(line.file) if line.file else ""
+        listed["code"] = of_line[line.ptx]
+    file = shown(display(line.file)) if line.file else ""
     if file in files and line.line is not None:
-        shown["at"] = [files.index(file), line.line]
-    return shown
+        listed["at"] = [files.index(file), line.line]
+    return listed
 
 
 def _instructions(ptx: Sequence[str], code: Sequence[str]) -> dict[int, int]:

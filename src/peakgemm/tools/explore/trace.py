@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
+from pathlib import Path, PurePath, PureWindowsPath
 from typing import Any
 
 import numpy as np
@@ -52,15 +53,19 @@ def trace(recorder: Recorder, report: Report, named: Named, sources: Mapping[str
     assert machine is not None
     code, flow = machine.program.kernel.instructions, machine.program.flow
     files = list(dict.fromkeys(ins.file for ins in code if ins.file))
+    names = {name: shown(name) for name in sorted(files, key=len, reverse=True)}
+    faults = [replace(fault, file=_renamed(fault.file, names), message=_renamed(fault.message, names))
+              for fault in report.faults]
     table = _Shapes()
     warps = machine.padded // 32
     return {
         "schema": SCHEMA, "name": named.name, "label": named.label, "kernel": report.kernel, "about": named.about,
         "grid": list(machine.grid), "block": list(machine.block_shape), "warps": warps,
         "traced_block": list(machine.block_index(recorder.block)), "detailed": list(recorder.warps),
-        "stopped": report.stopped, "counters": report.counters, "faults": [asdict(fault) for fault in report.faults],
+        "stopped": _renamed(report.stopped, names), "counters": report.counters,
+        "faults": [asdict(fault) for fault in faults],
         "arrays": _arrays(machine, named), "shared": _shared(machine),
-        "files": [{"name": name, "lines": list(sources.get(name, ()))} for name in files],
+        "files": [{"name": names[name], "lines": list(sources.get(name, ()))} for name in files],
         "code": [_instruction(ins, report.instructions[ins.index], flow[ins.index], files)
                  if report.instructions[ins.index].executions else None for ins in code],
         "kinds": list(KINDS),
@@ -73,6 +78,20 @@ def trace(recorder: Recorder, report: Report, named: Named, sources: Mapping[str
         "limits": _said(recorder),
         "sass": None,
     }
+
+
+def shown(file: str) -> str:
+    """A source file as a page names it, without the folders of the machine that made the page: pages are shared."""
+    path = PureWindowsPath(file) if PureWindowsPath(file).drive else PurePath(file)
+    if not path.is_absolute():
+        return file
+    return path.relative_to(Path.cwd()).as_posix() if path.is_relative_to(Path.cwd()) else path.name
+
+
+def _renamed(text: str, names: Mapping[str, str]) -> str:
+    for name, short in names.items():
+        text = text.replace(name, short)
+    return text
 
 
 def _said(recorder: Recorder) -> list[str]:
@@ -191,4 +210,4 @@ def shape(space: str, size: int, load: bool, offsets: banks.Addresses) -> dict[s
             "rows": [[number, *lanes] for number, lanes in moved.sectors], "text": global_sentence(offsets, size)}
 
 
-__all__ = ["SCHEMA", "Limits", "Named", "Recorder", "detailed", "shape", "trace"]
+__all__ = ["SCHEMA", "Limits", "Named", "Recorder", "detailed", "shape", "shown", "trace"]

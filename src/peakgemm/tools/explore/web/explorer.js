@@ -45,7 +45,8 @@ export class Explorer {
   /** @param {Place[]} places */
   open(places) {
     const known = places.filter((place) => this.traces.some((one) => one.name === place.kernel));
-    const wanted = known.length ? known : [/** @type {Partial<Place>} */ ({ kernel: this.traces[0]?.name })];
+    const begin = this.traces.slice(0, this.traces.length === 2 ? 2 : 1).map(({ name }) => ({ kernel: name, instruction: -1, lane: 0 }));
+    const wanted = known.length ? known : begin;
     this.group = new Group(wanted.map((place) => [/** @type {Trace} */ (this.traces.find((one) => one.name === place.kernel)),
       place.instruction === -1 ? { lane: place.lane } : place]), () => this.tell());
     this.group.together = this.together.checked;

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from peakgemm.errors import InvalidValue, PeakgemmError
+from peakgemm.tools.bench.errors import bound, errors
 from peakgemm.tools.explore.kernels import Launch, own_trace
+from peakgemm.tools.simulator import run
 from peakgemm.tools.simulator.front.arguments import argument
 
 MAX_STEPS = 20_000_000  # what a reader may ask for at most; the page says so
@@ -21,12 +24,14 @@ _LINE = re.compile(r"PTX line (\d+)|^(?:line |PTX:?)(\d+)|\bline (\d+)")
 
 def answer(request: str) -> str:
     """Run what ``request`` asks for: ``ptx``, ``entry``, ``grid``, ``block``, ``args`` (words as of the command line),
-    ``shared``, ``arch``, ``max_steps``, ``max_seconds``, ``name``, ``label``.
+    ``shared``, ``arch``, ``max_steps``, ``max_seconds``, ``name``, ``label``; of an exercise also ``goal``, the PTX of
+    its rung, and ``counters``, those which may not exceed the rung's.
 
-    Gives ``{"trace": ...}``, or ``{"error": message, "line": PTX line or null}``. Never raises.
+    Gives ``{"trace": ...}``, of an exercise with ``findings``, or ``{"error": message, "line": PTX line or null}``.
+    Never raises.
     """
     try:
-        return json.dumps({"trace": _traced(json.loads(request))}, separators=(",", ":"), allow_nan=False)
+        return json.dumps(_answered(json.loads(request)), separators=(",", ":"), allow_nan=False)
     except PeakgemmError as error:
         message = str(error)
     except MemoryError:
@@ -37,7 +42,7 @@ def answer(request: str) -> str:
     return json.dumps({"error": message, "line": int(next(one for one in match.groups() if one)) if match else None})
 
 
-def _traced(asked: dict[str, Any]) -> dict[str, Any]:
+def _answered(asked: dict[str, Any]) -> dict[str, Any]:
     text = str(asked["ptx"])
     if not re.search(r"^\s*\.version\b", text, re.M):
         raise InvalidValue("this is no PTX: it has no .version; paste what nvcc -ptx, NVRTC or Triton writes, from its "
@@ -47,7 +52,27 @@ def _traced(asked: dict[str, Any]) -> dict[str, Any]:
                     asked.get("entry") or None, int(asked.get("shared") or 0), asked.get("arch") or "sm_90",
                     max_steps=min(int(asked["max_steps"]), MAX_STEPS),
                     max_seconds=min(float(asked["max_seconds"]), MAX_SECONDS))
-    return own_trace(launch, str(asked.get("name") or "own"), str(asked.get("label") or "your kernel"))
+    trace = own_trace(launch, str(asked.get("name") or "own"), str(asked.get("label") or "your kernel"))
+    return {"trace": trace, "findings": list(_findings(asked, launch, trace))} if "goal" in asked else {"trace": trace}
+
+
+def _findings(asked: dict[str, Any], launch: Launch, trace: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Each goal of an exercise that its aligned compilation can meet: whether it does, and what was found."""
+    clean = not trace["faults"] and not trace["stopped"]
+    yield {"goal": "no fault", "met": clean, "said": "none" if clean else "see below"}
+    a, b, c = launch.args[:3]
+    error, most = errors(a, b, [c])[0], bound(a.shape[1])
+    yield {"goal": "right result", "met": error <= most,
+           "said": f"largest error {error:.3g} eps |A||B|, at most {most:g}"}
+    wanted = run(asked["goal"], grid=launch.grid, block=launch.block, args=launch.args, arch=launch.arch,
+                 shared_bytes=launch.shared_bytes).counters
+    for name in asked["counters"]:
+        count, at = trace["counters"][name], {"shared_wavefronts": 1, "global_sectors": 3}.get(name)
+        said = f"{count:,}, at most {wanted[name]:,}"
+        if count > wanted[name] and at:
+            worst = max(filter(None, trace["code"]), key=lambda one: one["n"][at] - one["n"][at + 1])
+            said += f"; PTX line {worst['ptx']} has {worst['n'][at]:,} where {worst['n'][at + 1]:,} would do"
+        yield {"goal": name.replace("_", " "), "met": count <= wanted[name], "said": said}
 
 
 def _triple(name: str, text: str) -> list[int]:

@@ -23,10 +23,13 @@ from typing import Any
 import peakgemm
 from peakgemm.errors import InvalidValue, MissingComponent
 from peakgemm.kernels import validity
+from peakgemm.kernels.family import Launch
 from peakgemm.kernels.registry import LADDER, Kernel, rungs
 from peakgemm.problem import Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import compile_source
+from peakgemm.runtime.source import assemble
+from peakgemm.tools.exercise import EXERCISES, Exercise
 from peakgemm.tools.explore.kernels import EXAMPLES, problem_for, rung_trace
 from peakgemm.tools.explore.linked import rung_sass
 from peakgemm.tools.explore.page import ABOUT as EXPLORED
@@ -36,6 +39,7 @@ from peakgemm.tools.simulator.front.sources import display
 
 PACKAGE = Path(peakgemm.__file__).parent
 PARTS = ("arrays", "calls", "kernels", "runtime", "tools/explore", "tools/simulator")  # what the simulator imports
+ERRORS = ("bench/__init__.py", "bench/errors.py")
 SUFFIXES = (".py", ".cu", ".cuh", ".json")
 RUNTIME = ("pyodide.js", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
 CDN = "https://cdn.jsdelivr.net/pyodide/v{version}/full/{file}"
@@ -134,7 +138,8 @@ def pack(path: Path) -> None:
 
 def packed_files() -> Iterator[Path]:
     """The files of `pack`: sources of the kernels too, whose lines the page shows."""
-    yield from (*sorted(PACKAGE.glob("*.py")), PACKAGE / "tools" / "__init__.py")
+    tools = PACKAGE / "tools"
+    yield from (*sorted(PACKAGE.glob("*.py")), *(tools / name for name in ("__init__.py", *ERRORS)))
     for part in PARTS:
         for file in sorted((PACKAGE / part).rglob("*")):
             if file.suffix in SUFFIXES and "__pycache__" not in file.parts:
@@ -142,22 +147,21 @@ def packed_files() -> Iterator[Path]:
 
 
 def setups() -> list[dict[str, Any]]:
-    """What the page offers to start from: PTX of rungs and of the example, with a launch."""
-    found = [_example()]
-    for kernel in LADDER:
-        one = _rung(kernel)
-        if one is not None:
-            found.append(one)
-    return found
+    """What the page offers to start from: PTX of the example and of rungs, and exercises, with a launch."""
+    return [_example(), *(_rung(kernel) for kernel in LADDER if not _launch(kernel)[1].boxes),
+            *map(_exercise, EXERCISES.values())]
 
 
-def _rung(kernel: Kernel) -> dict[str, Any] | None:
-    """A rung on the problem of the explorer's page; None: it takes tensor maps, for which the form has no word."""
+def _launch(kernel: Kernel) -> tuple[Problem, Launch]:
+    """A rung on the problem of the explorer's page. The form has no word for tensor maps, its ``boxes``."""
     problem = Problem.contiguous(*problem_for(kernel, ARCH))
     config = validity.choose(kernel, kernel.config_for(ARCH), architecture(ARCH), problem)
     launch, = kernel.launches(config, problem, ARCH, architecture(ARCH).gpu_sms).kernels
-    if launch.boxes:
-        return None
+    return problem, launch
+
+
+def _rung(kernel: Kernel) -> dict[str, Any]:
+    problem, launch = _launch(kernel)
     m, n, k = problem.m, problem.n, problem.k
     args = [f"f32:{m}x{k}:normal", f"f32:{k}x{n}:normal", f"f32:{m}x{n}",
             *map(str, launch.convention.unpack(launch.arguments))]
@@ -165,6 +169,20 @@ def _rung(kernel: Kernel) -> dict[str, Any] | None:
     return {"name": f"{kernel.number:02}", "label": kernel.label, "ptx": text,
             "grid": str(launch.blocks), "block": str(launch.threads), "args": args, "shared": launch.shared_bytes,
             "arch": ARCH}
+
+
+def _exercise(one: Exercise) -> dict[str, Any]:
+    """An exercise as one text that nvcc compiles by itself, launched as the rung that is its goal."""
+    with TemporaryDirectory() as scratch:
+        path = Path(scratch, f"{one.name}.cu")
+        path.write_text(one.text(), encoding="utf-8")
+        text = re.sub(r"^#line .*\n", "", assemble(path), flags=re.M)
+    macros = _launch(one.goal)[1].recipe.macros.items()
+    source = "\n".join([*(f"#define {name} {value}" for name, value in macros), "", text])
+    setup = _rung(one.goal)
+    setup["args"][2] += ":nan"
+    return {**setup, "name": one.name, "label": f"exercise {one.goal.label}", "ptx": "", "source": source,
+            "task": one.task, "goal": setup["name"], "counters": list(one.counters)}
 
 
 def _example() -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from commands import ROOT, here, run
+from docs.generate import browser
 from docs.generate import explorer as site
 from peakgemm.errors import MissingComponent
 from peakgemm.kernels.registry import rung
@@ -119,6 +120,25 @@ def test_what_the_browser_gets_simulates_with_numpy_alone(tmp_path: Path) -> Non
     printed = subprocess.run([sys.executable, "-c", code, str(tmp_path), str(tmp_path / "request.json")], check=True,
                              capture_output=True, text=True, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
     assert printed.stdout.split() == ["4224"]  # and none of the modules
+
+
+def test_an_exercise_in_the_browser_says_which_goals_are_missed() -> None:
+    known = {each["name"]: each for each in site.setups()}
+
+    def missed(name: str, before: str = "", after: str = "") -> list[tuple[str, str]]:
+        setup = known[name]
+        text = compile_source(setup["source"].replace(before, after), name, "sm_90", kind="ptx").text
+        goal = known[setup["goal"]]["ptx"]
+        answer = json.loads(browser.answer(json.dumps({**setup, "ptx": text, "goal": goal, "max_steps": 10**6,
+                                                       "max_seconds": 60})))
+        assert len(answer["findings"]) == 2 + len(setup["counters"])
+        return [(each["goal"], each["said"]) for each in answer["findings"] if not each["met"]]
+
+    assert missed("exercise_04", "Bs[BN][BK]", "Bs[BN][BK + 1]") == []
+    (goal, said), = missed("exercise_04")
+    assert goal == "shared wavefronts"
+    assert re.fullmatch(r"418,176, at most 25,344; PTX line \d+ has 12,288 where 384 would do", said)
+    assert [goal for goal, _ in missed("exercise_00")] == ["right result"]  # as it is handed out
 
 
 def test_numpy_of_another_digest_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

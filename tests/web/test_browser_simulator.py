@@ -34,7 +34,7 @@ def paste(page: Any, text: str, grid: str, block: str, args: list[str]) -> None:
 
 
 def counter(page: Any, name: str) -> int:
-    return int(page.inner_text(f"[data-counter={name}]").replace(",", ""))
+    return int(page.text_content(f"[data-counter={name}]").replace(",", ""))
 
 
 def test_counts_are_those_of_the_simulator_outside(open_page, served) -> None:
@@ -76,6 +76,24 @@ def test_a_transpose_of_others_shows_its_conflicts(open_page, served) -> None:
     page.locator("h2").click()
     page.keyboard.press("ArrowRight")
     assert page.get_attribute(".kernel", "data-step") != begin
+
+
+def test_an_exercise_is_checked_against_its_rung(open_page, served) -> None:
+    page = open_page(f"{served}/simulate.html")
+    page.select_option("#pick", "exercise_04")
+    source = page.input_value("#source")
+    assert "Change where the elements lie" in page.inner_text("form") and "// Exercise 04." in source
+    for text, missed in ((source, ["shared wavefronts"]), (source.replace("Bs[BN][BK]", "Bs[BN][BK + 1]"), [])):
+        page.fill("#ptx", ptx(text, "exercise_04"))
+        assert "Done" in simulate(page)
+        findings = page.locator("#findings li").all_inner_texts()
+        assert len(findings) == 4
+        assert [one.split(" ", 1)[1].split(":")[0] for one in findings if one.startswith("missed")] == missed
+    page.fill("#args", page.input_value("#args").replace("nan", "zeros"))  # another launch: nothing to check
+    assert "Done" in simulate(page)
+    assert page.locator("#findings li").count() == 0
+    page.select_option("#pick", "03")
+    assert not page.locator("#source").is_visible()
 
 
 def test_ptx_that_is_refused_is_pointed_at(open_page, served) -> None:

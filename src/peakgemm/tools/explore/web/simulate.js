@@ -22,6 +22,11 @@ class Simulator {
     this.timer = 0;
     this.pick = el("select", { id: "pick", change: () => this.fill(this.pick.value) },
       ...setups.map((one) => el("option", { value: one.name }, one.label)), el("option", { value: "" }, "my own PTX"));
+    this.source = el("textarea", { id: "source", readonly: true, spellcheck: false, wrap: "off" });
+    this.task = el("p");
+    this.exercise = el("div", { class: "wide", hidden: true }, this.task, el("label", {}, "the file to fill in", this.source),
+      el("p", { class: "soft" }, "Compile it and paste the PTX. This page checks the product of whole tiles; peakgemm exercise NN --check compiles by itself, and checks " +
+        "other sizes and blocks per SM as well."));
     this.ptx = el("textarea", { id: "ptx", spellcheck: false, wrap: "off" });
     this.entry = el("input", { id: "entry", placeholder: "the only one" });
     this.grid = el("input", { id: "grid" });
@@ -35,17 +40,18 @@ class Simulator {
     this.stop.disabled = true;
     this.said = el("p", { id: "said", role: "status" });
     this.refused = el("div", { role: "alert" });
+    this.findings = el("ul", { id: "findings", "aria-live": "polite" });
     this.result = el("div", { id: "result" });
     /** @param {string} text @param {HTMLElement} input @param {string} [kind] */
     const field = (text, input, kind) => el("label", { class: kind }, text, input);
     const form = el("form", { submit: (/** @type {Event} */ event) => { event.preventDefault(); this.start(); } },
       field("start from", this.pick), field("entry (where there are several)", this.entry),
-      field("PTX", this.ptx, "wide"),
+      this.exercise, field("PTX, as nvcc -ptx -arch=sm_90 -lineinfo mine.cu writes it", this.ptx, "wide"),
       field("grid: X, XxY or XxYxZ", this.grid), field("block", this.block), field("dynamic shared memory, bytes", this.shared),
       field(`at most instructions (up to ${grouped(MOST_STEPS)})`, this.steps), field(`at most seconds (up to ${MOST_SECONDS})`, this.seconds),
       field("arguments, one a line: 42, 1.5 or dtype:shape:fill (f32 f64 s32 u8 ...; zeros, ones, nan, arange, uniform, normal)", this.args, "wide"),
       el("div", { class: "buttons wide" }, this.run, this.stop, this.said));
-    into.append(form, this.refused, this.result);
+    into.append(form, this.refused, this.findings, this.result);
     document.addEventListener("keydown", (event) => this.group?.key(event));
     const [place] = parse(location.hash);
     this.fill(place && setups.some((one) => one.name === place.kernel) ? place.kernel : setups[0].name);
@@ -58,6 +64,10 @@ class Simulator {
   fill(name) {
     const setup = this.setups.find((one) => one.name === name);
     this.pick.value = setup?.name ?? "";
+    this.exercise.hidden = !setup?.source;
+    this.source.value = setup?.source ?? "";
+    this.source.scrollTop = this.source.scrollHeight; // the kernel stands behind the headers
+    this.task.textContent = setup?.task ?? "";
     this.ptx.value = setup?.ptx ?? "";
     this.entry.value = "";
     this.grid.value = setup?.grid ?? "1";
@@ -75,9 +85,13 @@ class Simulator {
 
   start() {
     if (!this.worker) this.load();
-    const name = this.setups.find((one) => one.name === this.pick.value && one.ptx === this.ptx.value)?.name ?? "own";
-    const label = this.setups.find((one) => one.name === name)?.label ?? "your kernel";
+    const launch = { grid: this.grid.value, block: this.block.value, shared: Number(this.shared.value) || 0,
+      args: this.args.value.split("\n").map((word) => word.trim()).filter(Boolean) };
+    const setup = this.setups.find((one) => one.name === this.pick.value);
+    const { goal, counters } = setup && JSON.stringify(launch) === JSON.stringify({ grid: setup.grid, block: setup.block, shared: setup.shared, args: setup.args }) ? setup : {};
+    const { name, label } = setup && (goal || setup.ptx === this.ptx.value) ? setup : { name: "own", label: "your kernel" };
     this.refused.replaceChildren();
+    this.findings.replaceChildren();
     this.run.disabled = true;
     this.stop.disabled = false;
     const began = performance.now();
@@ -86,9 +100,9 @@ class Simulator {
     clearInterval(this.timer);
     this.timer = setInterval(tick, 500);
     this.began = began;
-    this.worker?.postMessage(JSON.stringify({ ptx: this.ptx.value, entry: this.entry.value.trim(), grid: this.grid.value, block: this.block.value,
-      shared: Number(this.shared.value) || 0, args: this.args.value.split("\n").map((word) => word.trim()).filter(Boolean),
-      max_steps: Number(this.steps.value) || STEPS, max_seconds: Number(this.seconds.value) || SECONDS, name, label }));
+    this.worker?.postMessage(JSON.stringify({ ...launch, ptx: this.ptx.value, entry: this.entry.value.trim(), name, label,
+      max_steps: Number(this.steps.value) || STEPS, max_seconds: Number(this.seconds.value) || SECONDS,
+      ...(goal ? { goal: this.setups.find((one) => one.name === goal)?.ptx, counters } : {}) }));
   }
 
   /** @param {string} why */
@@ -125,6 +139,8 @@ class Simulator {
       return this.refuse(answer.error, answer.line);
     }
     this.idle(`Done in ${seconds} s.`);
+    const findings = /** @type {import("./types.js").Finding[]} */ (answer.findings ?? []);
+    this.findings.replaceChildren(...findings.map(({ goal, met, said }) => el("li", {}, el("strong", { class: met ? "" : "costly" }, met ? "met" : "missed"), ` ${goal}: ${said}`)));
     this.show(answer.trace);
   }
 

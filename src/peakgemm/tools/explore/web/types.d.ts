@@ -98,6 +98,8 @@ export interface Place {
   lane: number;
 }
 
+/** What the browser simulator starts from. Of an exercise also its file, task, the rung that is its goal, and the counters
+ * that may not exceed the rung's. */
 export interface Setup {
   name: string;
   label: string;
@@ -107,4 +109,15 @@ export interface Setup {
   args: string[];
   shared: number;
   arch: string;
+  source?: string;
+  task?: string;
+  goal?: string;
+  counters?: string[];
+}
+
+/** A goal of an exercise, and what was found. */
+export interface Finding {
+  goal: string;
+  met: boolean;
+  said: string;
 }

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 from peakgemm.tools.explore import banks
 from peakgemm.tools.explore.explain import global_sentence, padded, padding, shared_sentence, swizzled
+from peakgemm.tools.explore.page import WEB
 from peakgemm.tools.simulator.core import counters
 from peakgemm.tools.simulator.core.lanes import LaneSet
 
@@ -102,3 +105,25 @@ def test_sentences_of_global_memory(addresses: list[int | None], words: tuple[st
     said = global_sentence(addresses, 4)
     for word in words:
         assert word in said
+
+
+@pytest.mark.parametrize("scheme", [0, 1])
+def test_colours_of_drawings_can_be_told_apart(scheme: int) -> None:
+    """WCAG's contrast, 4.5 of text and 3 of what is drawn: axe does not look into SVG."""
+    text = (WEB / "drawing.css").read_text(encoding="utf-8")
+    colours = {name: both[scheme] for name, *both in re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", text)}
+
+    def luminance(name: str) -> float:
+        parts = [int(colours[name][at:at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+
+    def contrast(one: str, other: str) -> float:
+        low, high = sorted((luminance(one), luminance(other)))
+        return (high + 0.05) / (low + 0.05)
+
+    pairs = [("first-ink", "first"), ("again-ink", "again"), ("ground", "accent"), ("ink", "mark")]
+    pairs += [(ink, ground) for ink in ("ink", "soft", "accent", "costly") for ground in ("panel", "ground")]
+    drawn = ("first", "again", "copy", "stage", "load", "compute", "barrier", "store", "other", "flight")
+    assert [pair for pair in pairs if contrast(*pair) < 4.5] == []
+    assert [name for name in drawn if contrast(name, "panel") < 3] == []

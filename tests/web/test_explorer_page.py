@@ -105,7 +105,7 @@ def test_two_pictures_stand_above_one_source(open_page, site) -> None:
         assert drawn.evaluate("one => one.scrollWidth <= one.clientWidth")
         assert drawn.locator(".head:text-is('31')").is_visible()
     assert first.bounding_box()["y"] == second.bounding_box()["y"] < 400
-    source = page.get_by_role("region", name="Source")
+    source = page.get_by_role("group", name="Source")
     assert source.count() == 1
     assert source.bounding_box()["y"] > first.bounding_box()["y"]
     assert source.locator(".on").count() == 1  # a line of both
@@ -123,7 +123,7 @@ def test_two_pictures_stand_above_one_source(open_page, site) -> None:
 
 def test_a_step_moves_neither_the_focus_nor_what_is_open(open_page, site) -> None:
     page = open_page((site / "index.html").as_uri() + "#k=03")
-    drawn = page.get_by_role("region", name="Timeline, drawn")
+    drawn = page.get_by_role("group", name="Timeline, drawn")
     drawn.focus()
     page.get_by_text("All kept registers").evaluate("one => one.click()")
     page.locator(".explain summary").evaluate("one => one.click()")
@@ -173,6 +173,20 @@ def test_the_timeline_moves_to_where_it_is_clicked(open_page, site) -> None:
     assert step(page) > 300
     kinds = page.locator(".timeline .tick").evaluate_all("all => [...new Set(all.map(one => one.classList[1]))]")
     assert {"copy", "stage", "load", "compute", "barrier"} <= set(kinds)
+
+
+def test_all_that_takes_the_focus_shows_it_and_has_a_name(open_page, site) -> None:
+    page = open_page((site / "index.html").as_uri() + "#k=03&k2=04")
+    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    names = []
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        focused = page.locator(":focus")
+        assert focused.evaluate("one => getComputedStyle(one).outlineStyle") == "solid"
+        names.append(focused.evaluate("one => one.ariaLabel ?? one.labels?.[0]?.textContent ?? one.textContent"))
+    assert all(name.strip() for name in names)
+    assert names.count("Step") == 2 and sum(name.startswith("Source") for name in names) == 1
+    assert names.index("Counters") < names.index("Timeline, drawn")
 
 
 @pytest.mark.parametrize(("scheme", "wide"), [("light", 1400), ("dark", 1400), ("light", 390)])

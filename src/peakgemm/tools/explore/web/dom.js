@@ -1,6 +1,6 @@
 // Elements in one call, HTML and SVG.
 
-const PARTS = "[role=region], details";
+const PARTS = "[tabindex], details";
 
 /** @typedef {Record<string, string | number | boolean | undefined | ((event: any) => void)>} Attributes */
 
@@ -69,7 +69,7 @@ export function spans(numbers) {
  * @param {...Node} children
  */
 export function scroller(label, kind, ...children) {
-  return el("div", { class: kind, role: "region", "aria-label": label, tabindex: 0 }, ...children);
+  return el("div", { class: kind, role: "group", "aria-label": label, tabindex: 0 }, ...children);
 }
 
 /**

@@ -26,7 +26,8 @@ export class Group {
       if (two) view.more.prepend(el("h2", {}, view.trace.label), folded("PTX and SASS", ...panes(view)));
       view.more.append(costlyTable(view.trace, (instruction) => view.toInstruction(instruction)), ...(two ? [] : [counterTable(traces)]), about(view.trace));
     }
-    if (!two) only.box.append(el("div", { class: "views" }, only.accesses, el("section", { class: "code" }, this.source.box, ...panes(only))), only.more);
+    if (!two)
+      only.box.append(el("div", { class: "views" }, el("div", {}, only.accesses, only.registers), el("section", { class: "code" }, this.source.box, ...panes(only))), only.more);
     this.box = el("div", { class: two ? "drawn columns two" : "drawn columns" }, ...this.views.map(({ box }) => box),
       ...(two ? [el("section", { class: "both" }, this.source.box, counterTable(traces)), ...this.views.map(({ more }) => more)] : []));
     this.views.forEach((view, at) => {
@@ -52,7 +53,7 @@ export class Group {
     const view = this.views[this.active], by = event.key === "ArrowRight" || event.key === "ArrowDown" ? 1 : -1;
     if (event.key === "ArrowRight" || event.key === "ArrowLeft") event.shiftKey ? view.walkAccess(by) : view.walk(by);
     else if (event.key === "c") view.walkCostly() || (this.together && this.views.some((one) => one.walkCostly()));
-    else if ((event.key === "ArrowUp" || event.key === "ArrowDown") && !target.closest("[role=region]")) view.toLane(view.lane + by);
+    else if ((event.key === "ArrowUp" || event.key === "ArrowDown") && !target.closest("[tabindex]")) view.toLane(view.lane + by);
     else return;
     event.preventDefault();
   }

@@ -30,7 +30,7 @@ DEFINED: dict[str, tuple[str, ...]] = {
     "caches.md": ("held to 1 GB",),
     "distributed.md": ("a time-out of 8 s",),
     "emulation.md": ("at most 2 eps |x y|", "at most 4 eps off", "5.25 eps |A||B|"),
-    "explorer.md": ("may have 256 MB", "comes within 15 s on"),
+    "explorer.md": ("may have 256 MB",),
     "first-steps.md": ("Python 3.10", "show 1,056 wavefronts where"),  # tests/simulate/test_chapters.py counts
     "fit-a-gpu.md": ("bursts of 0.6 ms", "wins 2 % of the mean"),
     "jax.md": ("jax 0.6, 0.8, 0.10 and 0.12",),

@@ -71,7 +71,9 @@ def _findings(asked: dict[str, Any], launch: Launch, trace: dict[str, Any]) -> I
         said = f"{count:,}, at most {wanted[name]:,}"
         if count > wanted[name] and at:
             worst = max(filter(None, trace["code"]), key=lambda one: one["n"][at] - one["n"][at + 1])
-            said += f"; PTX line {worst['ptx']} has {worst['n'][at]:,} where {worst['n'][at + 1]:,} would do"
+            file, line = worst.get("at", (None, worst["ptx"]))
+            where = "PTX" if file is None else trace["files"][file]["name"]
+            said += f"; {where} line {line} has {worst['n'][at]:,} where {worst['n'][at + 1]:,} would do"
         yield {"goal": name.replace("_", " "), "met": count <= wanted[name], "said": said}
 
 

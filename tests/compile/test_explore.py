@@ -127,7 +127,8 @@ def test_an_exercise_in_the_browser_says_which_goals_are_missed() -> None:
 
     def missed(name: str, before: str = "", after: str = "") -> list[tuple[str, str]]:
         setup = known[name]
-        text = compile_source(setup["source"].replace(before, after), name, "sm_90", kind="ptx").text
+        text = compile_source(setup["source"].replace(before, after), name, "sm_90", kind="ptx",
+                              name=f"{name}.cu").text
         goal = known[setup["goal"]]["ptx"]
         answer = json.loads(browser.answer(json.dumps({**setup, "ptx": text, "goal": goal, "max_steps": 10**6,
                                                        "max_seconds": 60})))
@@ -137,7 +138,7 @@ def test_an_exercise_in_the_browser_says_which_goals_are_missed() -> None:
     assert missed("exercise_04", "Bs[BN][BK]", "Bs[BN][BK + 1]") == []
     (goal, said), = missed("exercise_04")
     assert goal == "shared wavefronts"
-    assert re.fullmatch(r"418,176, at most 25,344; PTX line \d+ has 12,288 where 384 would do", said)
+    assert re.fullmatch(r"418,176, at most 25,344; exercise_04.cu line \d+ has 12,288 where 384 would do", said)
     assert [goal for goal, _ in missed("exercise_00")] == ["right result"]  # as it is handed out
 
 

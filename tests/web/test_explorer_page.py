@@ -97,6 +97,30 @@ def test_the_other_kernel_follows_to_the_same_access(open_page, site) -> None:
     assert step(page, "03") == step(page, "04") > 100  # padding changes no instruction
 
 
+COUNTERPARTS = """async ([first, second]) => {
+  const { Warp } = await import("explorer/model.js");
+  const warp = (kinds) => new Warp({ kinds, code: kinds.map((_, kind) => ({ kind })), accesses: {}, writes: {},
+    tracks: [{ warps: [0], steps: [[0, kinds.length]], jumps: [] }] }, 0);
+  const [one, other] = [first, second].map((kinds) => warp(kinds.split(" ")));
+  return first.split(" ").map((_, step) => one.counterpart(step, other));
+}"""
+
+
+@pytest.mark.parametrize(("first", "second", "steps"), [
+    ("other copy other other stage compute", "other other copy stage other compute", [0, 2, 2, 2, 3, 4]),
+    ("copy stage copy stage", "copy other copy copy stage", [0, 4, 2, 4]),  # the second copy; of stages the last
+    ("other other other copy", "other barrier", [0, 0, 0, -1]),
+])
+def test_steps_belong_together_by_their_accesses(open_page, site, first: str, second: str, steps: list[int]) -> None:
+    assert open_page((site / "index.html").as_uri()).evaluate(COUNTERPARTS, [first, second]) == steps
+
+
+def test_two_texts_become_one(open_page, site) -> None:
+    script = """async (texts) => (await import("explorer/code.js")).merged(...texts.map((text) => [...text]))"""
+    found = open_page((site / "index.html").as_uri()).evaluate(script, ["abcd", "axcde"])
+    assert found == [[0, 0], [1, -1], [-1, 1], [2, 2], [3, 3], [-1, 4]]
+
+
 def test_two_pictures_stand_above_one_source(open_page, site) -> None:
     """A picture shows all banks without scrolling; what it is about stands once, what is counted is folded."""
     page = open_page((site / "index.html").as_uri() + "#k=03&k2=04", wide=1440)

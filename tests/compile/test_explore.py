@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from peakgemm.kernels.registry import rung
 from peakgemm.runtime.compile import compile_source
 from peakgemm.tools.explore.kernels import rung_trace
 from peakgemm.tools.explore.linked import rung_sass
+from peakgemm.tools.explore.trace import shown
 
 __all__ = ["here", "run"]
 
@@ -88,6 +90,8 @@ def test_a_page_names_no_folder_of_the_machine_that_made_it(here: Path, tmp_path
         assert sorted(each["name"] for each in data["files"]) == names
         assert f"{names[1]}:2" in json.dumps(data["faults"])
         assert more or any("at" in line for line in data["sass"]["lines"])
+    os.chdir("/")
+    assert shown(str(away / "mine.cu")) == "mine.cu"
 
 
 @pytest.mark.parametrize(("words", "what"), [

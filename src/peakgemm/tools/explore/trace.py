@@ -85,7 +85,8 @@ def shown(file: str) -> str:
     path = PureWindowsPath(file) if PureWindowsPath(file).drive else PurePath(file)
     if not path.is_absolute():
         return file
-    return path.relative_to(Path.cwd()).as_posix() if path.is_relative_to(Path.cwd()) else path.name
+    here = Path.cwd()
+    return path.relative_to(here).as_posix() if here.name and path.is_relative_to(here) else path.name  # not from /
 
 
 def _renamed(text: str, names: Mapping[str, str]) -> str:

@@ -7,8 +7,9 @@ of the compiled one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial, update_wrapper
+from functools import lru_cache, partial, update_wrapper
 from math import isqrt, prod
+from threading import local
 from typing import Any
 
 import cupy
@@ -38,6 +39,7 @@ class Rerouted(use.Rerouted):
     def __init__(self, products: Mapping[str, Callable[..., Any]]) -> None:
         super().__init__()
         self._undo: list[Callable[[], None]] = []
+        self._theirs = local()  # whether one of CuPy's functions runs, in a thread: what it calls is its own
         self._left: list[str] = []
         for name, ours in products.items():
             original = getattr(cupy, name)
@@ -73,7 +75,17 @@ class Rerouted(use.Rerouted):
         while self._undo:
             self._undo.pop()()
 
+    def _original(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        """By CuPy, with what it calls in turn."""
+        self._theirs.run = True
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self._theirs.run = False
+
     def _product(self, op: str, ours: Callable[..., Any], original: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(self._theirs, "run", False):
+            return original(*args, **kwargs)
         (precision, _, chosen, *_), recorder = self.blocks[-1], self.recorder
         arrays, result, theirs = [x for x in args if hasattr(x, "dtype")], None, None
         why = _obstacle(op, args, kwargs)
@@ -82,15 +94,15 @@ class Rerouted(use.Rerouted):
         if not why:
             if recorder is not None and recorder.due():
                 options = {name: x for name, x in kwargs.items() if name != "out"}
-                theirs = recorder.guarded(lambda: (original(*args, **options), original(
-                    *(abs(x) if isinstance(x, cupy.ndarray) else x for x in args), **options)))
+                theirs = recorder.guarded(lambda: (self._original(original, *args, **options), self._original(
+                    original, *(abs(x) if isinstance(x, cupy.ndarray) else x for x in args), **options)))
             try:
                 options = {"optimize": kwargs.get("optimize") or "auto"} if op == "einsum" else kwargs
                 result = ours(*args, precision=precision, **options)
             except (PeakgemmError, ImportError) as error:  # before anything ran: CuPy's own behaviour holds
                 why = self.refused(error)
         if why:
-            result = original(*args, **kwargs)
+            result = self._original(original, *args, **kwargs)
         inner, flops = (0, 0.0) if recorder is None else _operations(op, args, arrays, result)
         if theirs is not None and recorder is not None and not why:
             recorder.guarded(partial(recorder.compare, cupy, result, theirs, inner))
@@ -100,7 +112,7 @@ class Rerouted(use.Rerouted):
 
     def _algebra(self, op: str, original: Any, *args: Any, **kwargs: Any) -> Any:
         precision, is_asked = self.blocks[-1][:2]
-        if not is_asked:
+        if not is_asked or getattr(self._theirs, "run", False):
             return original(*args, **kwargs)
         why, result, (kind, ours) = "sizes at which CuPy is faster, or other arguments", None, _LINALG[op]
         kind = f"{kind}, ieee" if precision == "ieee" and f"{kind}, ieee" in FASTER else kind
@@ -113,7 +125,7 @@ class Rerouted(use.Rerouted):
                 except (PeakgemmError, ImportError) as error:
                     why = self.refused(error)
         self.count(op, "x".join(map(str, getattr(args[0], "shape", ()))), 0.0, why)
-        return original(*args, **kwargs) if why else result
+        return self._original(original, *args, **kwargs) if why else result
 
 
 def _like(original: Any, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -147,14 +159,21 @@ def _operations(op: str, args: Any, arrays: Any, result: Any) -> tuple[int, floa
         return 0, 0.0
     each = 8.0 if kinds == {"complex64"} else 2.0
     if op == "einsum" and isinstance(args[0], str):
-        from opt_einsum import contract_path
-
-        _, path = contract_path(args[0], *(x.shape for x in arrays), shapes=True)
-        inner = prod(size for label, size in path.size_dict.items() if label not in path.output_subscript)
-        return inner, each / 2 * float(path.opt_cost)
+        inner, cost = _cost_of(args[0], *(x.shape for x in arrays))
+        return inner, each / 2 * cost
     a, b = arrays[:2]
     inner = a.shape[-1] if op == "matmul" else isqrt(a.size * b.size // max(result.size, 1))
     return inner, each * result.size * inner
+
+
+@lru_cache(1024)
+def _cost_of(subscripts: str, *shapes: tuple[int, ...]) -> tuple[int, float]:
+    """Terms of the sums of a contraction, and its operations on real numbers."""
+    from opt_einsum import contract_path
+
+    _, path = contract_path(subscripts, *shapes, shapes=True)
+    return (prod(size for label, size in path.size_dict.items() if label not in path.output_subscript),
+            float(path.opt_cost))
 
 
 def _allows_tf32() -> bool:

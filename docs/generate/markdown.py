@@ -7,6 +7,7 @@ from typing import Any
 
 from lab.bill import bill
 from peakgemm.tools.accuracy.cases import rows_of as accuracy_rows
+from peakgemm.tools.accuracy.precisions import precisions
 from peakgemm.tools.bench.records import runs_of
 from peakgemm.tools.bench.variants import IEEE, Variant
 
@@ -280,6 +281,12 @@ def registers_table(record: Row) -> str:
             + grid(("kind", "streams", "exact", "mean error", "largest", "shared: mean", "largest"), kinds)
             + "\nErrors in cycles an instruction, one warp alone on its SM; shared: one a scheduler, by its model. "
             "Exact: the model's whole cycles a turn.\n")
+
+
+def precisions_table() -> str:
+    """What the library knows of names of precisions."""
+    return grid(("name", "how it is asked for", "as accurate as FP32", "of ours"), (
+        (f"`{one.name}`", f"`{one.asked}`", one.fp32, f'`"{one.ours}"`') for one in precisions()), left=(0, 1, 2, 3))
 
 
 def limits_table(record: Row) -> str:

@@ -38,6 +38,7 @@ ON_THE_SITE = {("docs/sweep.md", "sweep"), ("docs/tutorials.md", "configs"), ("d
                ("docs/distributed.md", "four"),
                ("docs/contributing/compilers.md", "compilers"), ("docs/contributing/compilers.md", "speed"),
                ("docs/accuracy.md", "accuracy"), ("docs/precisions.md", "names"),
+               ("docs/precisions.md", "known"), ("docs/sass-tuning.md", "tuned"), ("docs/sass-tuning.md", "loops"),
                ("docs/reproducible.md", "reproducible"), ("docs/linalg.md", "linalg"), ("docs/programs.md", "programs"),
                ("docs/programs.md", "run"),
                ("docs/large.md", "one"), ("docs/large.md", "two"), ("docs/first-steps.md", "newcomer")}
@@ -153,6 +154,7 @@ class Checkout:
         for record in self.load_any("../h200/run.json"):
             yield ("docs/programs.md", "run", markdown.run_table(record)
                    + f"\n{record['device']['name']}. Command: `{record['command']}`.\n")
+        yield "docs/precisions.md", "known", markdown.precisions_table()
         for record in self.load_any("names.json"):
             yield ("docs/precisions.md", "names", markdown.names_table(record)
                    + f"\nMean of |C - AB| / (eps |A||B|) against FP64, in eps = 2^-23. {record['device']['name']}, "

@@ -202,7 +202,18 @@ def _between(record: Record, name: str) -> str:
     return f"{min(times):.0f} to {max(times):.0f} ms"
 
 
+def _of_certificates(record: Record, field: str, precision: str = "ieee") -> float:
+    """A quotient of the square of 8192."""
+    return float(next(row[field] for row in record["certificates"]["cost"]
+                      if (row["n"], row["precision"]) == (8192, precision)))
+
+
+def _added(record: Record, precision: str) -> str:
+    return f"{100 * (_of_certificates(record, 'with_certificate_over_matmul', precision) - 1):.0f} %"
+
+
 PUBLIC = "h100/public-cuda.json"
+TIMED, CERTIFIED = "h200/public-timing.json", "h200/certify.json"
 BENCH, DRAWN, GATHERED = "h100/bench-cutlass.json", "h100/bench-drawn.json", "h100/bench-gathered.json"
 ACCURACY, SUMS = "h100/accuracy.json", "h100/sums.json"
 SCALE, KILLS = "h200-x2/scale.json", "h100/memmap-kill.json"
@@ -212,6 +223,13 @@ REGISTERS = "h100/registers.json"
 IEEE, EMULATED = "peakgemm:ieee", "peakgemm:emulated"
 VALUES = {
     "public.files": Value(PUBLIC, lambda r: str(len(r["found"]))),
+    "public.timed": Value(TIMED, lambda r: str(r["found"][0]["summary"]["timed"])),
+    "public.median": Value(TIMED, lambda r: f"{100 * r['found'][0]['summary']['median_error']:.0f} %"),
+    "public.largest": Value(TIMED, lambda r: f"{100 * r['found'][0]['summary']['largest_error']:.0f} %"),
+    "public.correlation": Value(TIMED, lambda r: f"{r['found'][0]['summary']['rank_correlation']:.2f}"),
+    "certificate.reads": Value(CERTIFIED, lambda r: f"{_of_certificates(r, 'certify_over_read'):.1f}"),
+    "certificate.ieee": Value(CERTIFIED, lambda r: _added(r, "ieee")),
+    "certificate.emulated": Value(CERTIFIED, lambda r: _added(r, "emulated")),
     "public.predicted": Value(PUBLIC, lambda r: str(sum("tflops" in row for row in r["found"]))),
     "squares.ieee": Value("h100/bench-ieee.json", _square),
     "squares.emulated": Value("h100/bench-emulated.json", _square),

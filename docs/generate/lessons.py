@@ -43,6 +43,12 @@ def chapter(page: str, kernel: Kernel, before: Kernel | None, after: Kernel | No
         parts.append("\n## A question\n")
         parts.append(f"\n{lesson['ask']}\n" if "ask" in lesson else "")
         parts.append(raw(f'<details class="answer"><summary>The answer, as it ran</summary>{explored}</details>'))
+    if kernel.number in EXERCISES:
+        words = f"peakgemm exercise {kernel.number:02}"
+        parts.append(f"\n## Exercise\n\n{EXERCISES[kernel.number].task}\n\n```sh\n"
+                     f"{words}            # writes the file\n"
+                     f"{words} --check    # runs it in the simulator, says what is still wrong\n```\n\n"
+                     "The solution follows.\n")
     if not kernel.patched:
         parts.append(f"\n## The kernel\n{annotated(kernel, lesson)}")
     if before is not None:
@@ -55,11 +61,6 @@ def chapter(page: str, kernel: Kernel, before: Kernel | None, after: Kernel | No
         both = [(one, limits[one.number]) for one in (before, kernel) if one is not None and one.number in limits]
         parts.append(f"\n## What limits it\n{raw(limited(both))}")
     parts.append(figures + rest)
-    if kernel.number in EXERCISES:
-        words = f"peakgemm exercise {kernel.number:02}"
-        parts.append(f"\n## Exercise\n\n{EXERCISES[kernel.number].task}\n\n```sh\n"
-                     f"{words}            # writes the file\n"
-                     f"{words} --check    # runs it in the simulator, says what is still wrong\n```\n")
     parts.append(f"\n## What is left\n\n{leaves[1] if leaves else ''}\n")
     if after is not None:
         parts.append(f"\nNext: [{after.label}]({after.page}.md), {after.idea}.\n")

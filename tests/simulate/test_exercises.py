@@ -36,12 +36,15 @@ def test_what_is_still_wrong_is_told(tmp_path: Path) -> None:
     solved = rung(3).path.read_text().replace(rung(3).entry, "exercise_03")
     file = tmp_path / "mine.cu"
     for before, after, goal, says in (
-            ("    __syncthreads();\n  }", "  }", "no fault, 64 x 64 x 96", "race"),
+            ("    __syncthreads();\n  }", "  }", "no fault, 64 x 64 x 96", "of a later turn of the loop"),
             ("ALIGNED || (n < N && k0 + ty < K)", "true", "no fault, 61 x 59 x 89", "out_of_bounds")):
         assert before in solved
         file.write_text(solved.replace(before, after))
         finding = next(one for one in check(exercise(3), file) if not one.met)
         assert finding.goal == goal and says in finding.said and "mine.cu:" in finding.said
+    file.write_text(solved.replace("k0 += BK", "k0 += 0"))
+    findings = list(check(exercise(3), file))
+    assert "never_ending" in findings[0].said and "C[0, 0] is" in findings[1].said and len(findings) == 2
     file.write_text(exercise(4).text())
     said = [finding.said for finding in check(exercise(4), file) if not finding.met]
     line = next(i for i, text in enumerate(exercise(4).text().splitlines(), 1) if "acc = fmaf(" in text)
@@ -67,7 +70,7 @@ def test_the_command_writes_once_and_exits_with_1_until_all_is_met(here: Path, r
     assert code == 1 and "MISSED shared wavefronts" in out and "1 goal missed" in out
     (here / "exercise_04.cu").write_text(rung(4).path.read_text().replace(rung(4).entry, "exercise_04"))
     code, out, _ = run("exercise", "04", "--check")
-    assert code == 0 and "MISSED" not in out and out.endswith("Done.\n")
+    assert code == 0 and "MISSED" not in out and "\nDone. Compare with" in out and "exercise 05" in out
 
 
 @pytest.mark.parametrize(("words", "says"), [

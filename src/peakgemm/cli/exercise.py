@@ -32,7 +32,7 @@ def command(
     again = f"peakgemm exercise {one.goal.number:02}" + f" {path}" * (file is not None)
     if not check_it:
         if path.exists():
-            raise InvalidValue(f"{path} is there already; check it with: {again} --check")
+            raise InvalidValue(f"{path} is there already; check it with: {again} --check, or delete it to begin again")
         path.write_text(one.text(), encoding="utf-8")
         out.print(f"{one.task}\n\n{path} written. Edit it, then: {again} --check", soft_wrap=True)
         return
@@ -42,6 +42,9 @@ def command(
     for finding in check(one, path):
         missed += not finding.met
         out.print(f"{'met' if finding.met else 'MISSED':<7}{finding.goal}: {finding.said}", soft_wrap=True)
-    out.print("\nDone." if not missed else f"\n{missed} goal{'s' * (missed != 1)} missed.")
-    if missed:
-        raise typer.Exit(1)
+    if not missed:
+        following = f" Next: peakgemm exercise {one.goal.number + 1:02}" if one.goal.number + 1 in EXERCISES else ""
+        out.print(f"\nDone. Compare with {one.goal.path}.{following}", soft_wrap=True)
+        return
+    out.print(f"\n{missed} goal{'s' * (missed != 1)} missed.")
+    raise typer.Exit(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,8 +54,10 @@ class Exercise:
                                                             f"{self.goal.number:02}" for name in self.counters),
                            *["as many blocks per SM as that rung"] * self.blocks])
         macros = ", ".join(f"{name} = {value}" for name, value in self.goal.config_for(ARCH).macros().items()
-                           if name in ("BM", "BN", "BK", "TM", "TN"))
-        head = [f"Exercise {self.goal.number:02}.", "", self.task, f"Goal: {goals}.", f"Macros: {macros}.",
+                           if name != "ALIGNED" and any(re.search(rf"\b{name}\b", line) for line in lines))
+        head = [f"Exercise {self.goal.number:02}.", "", self.task, f"Goal: {goals}.",
+                f"Macros: {macros}; ALIGNED is 1 where tiles divide M, N and K, else 0. What else has no definition "
+                "here is in src/peakgemm/kernels/include.",
                 f"Check: peakgemm exercise {self.goal.number:02} --check"]
         return "\n".join([f"// {line}".rstrip() for part in head for line in textwrap.wrap(part, _WIDTH) or [""]]
                          + lines) + "\n"

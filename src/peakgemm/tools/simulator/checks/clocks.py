@@ -29,6 +29,7 @@ DID = {"r": "read", "w": "write", "u": "write", "a": "atomic", "c": "cp.async wr
 EARLIER = {"w": "write", "r": "read", "q": "read", "c": "cp.async write, not waited for,",
            "t": "bulk copy, not waited for,", "g": "read by wgmma, not waited for,",
            "s": "read by a bulk store, not waited for,"}  # fmt: skip
+_BETWEEN = "a barrier between them"
 REMEDY = {"t": "a wait for the phase of its mbarrier between them",
           "c": "cp.async.wait_group and a barrier between them",
           "g": "wgmma.wait_group, and an mbarrier or barrier, between them",
@@ -333,7 +334,9 @@ class Clocks:
         at = unit * self.batch.unit % self.batch.shared_stride
         earlier = self.machine.program.kernel.instructions[code]
         kind = "cp_async_race" if name in "ct" else "shared_race"
-        remedy = REMEDY.get(name) or (REMEDY["c"] if event == "c" else "a barrier between them")
+        remedy = REMEDY.get(name) or (REMEDY["c"] if event == "c" else _BETWEEN)
+        if remedy == _BETWEEN and earlier.ptx_line > site.ins.ptx_line:
+            remedy = f"a barrier behind {earlier.where}: this access is of a later turn of the loop"
         if event in "rwu" and site.ins.has("volatile") and earlier.has("volatile"):
             remedy += " (volatile orders nothing)"
         message = (f"{_told(DID[event], site.ins)} of shared address {at} by thread {{0}} races with the "

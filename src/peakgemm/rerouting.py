@@ -52,8 +52,8 @@ class Arrivals:
 class Rerouting:
     """What `use` returns: a context manager, and what ran where, which ``print`` shows."""
 
-    def __init__(self, precision: str, linalg: bool, recorder: Recorder) -> None:
-        self._precision, self._linalg, self.recorder = precision, linalg, recorder
+    def __init__(self, precision: str, linalg: bool, recorder: Recorder, certify: float = 0.0) -> None:
+        self._precision, self._linalg, self._certify, self.recorder = precision, linalg, certify, recorder
         self._open: list[Any] = []
         self._arrivals = Arrivals(self._reroute)
 
@@ -76,7 +76,7 @@ class Rerouting:
         if self._arrivals not in sys.meta_path:  # found within the block, and imported behind it
             return
         try:
-            block = _MAKE[name](self._precision, self._linalg, self.recorder)
+            block = _MAKE[name](self._precision, self._linalg, self.recorder, self._certify)
             block.__enter__()
             self._open.append(block)
         except Exception as error:  # of whatever kind: the program is importing
@@ -86,7 +86,7 @@ class Rerouting:
         return str(self.recorder)
 
 
-def use(precision: str = "ieee", *, linalg: bool = False, check: int = 0) -> Rerouting:
+def use(precision: str = "ieee", *, linalg: bool = False, check: int = 0, certify: float = 0.0) -> Rerouting:
     """Let peakgemm run the FP32 and complex64 products of torch, JAX and CuPy: ``with peakgemm.use() as ran: ...``
 
     It reroutes what `peakgemm.torch.use` and `peakgemm.cupy.use` do, and every ``dot_general`` that JAX compiles for a
@@ -99,9 +99,11 @@ def use(precision: str = "ieee", *, linalg: bool = False, check: int = 0) -> Rer
         linalg: whether linear algebra is rerouted, too.
         check: every so many products of torch and CuPy one is also computed by the library, and compared with the
             bound of FP32; 0: none.
+        certify: as for `peakgemm.torch.use`, of torch's products.
 
     Raises:
-        InvalidValue: a precision that there is not, a ``check`` below 0, or ``linalg`` with a reproducible precision.
+        InvalidValue: a precision that there is not, a ``check`` below 0, a ``certify`` that is no share, or ``linalg``
+            with a reproducible precision.
     """
     from .calls.request import check_precision
 
@@ -109,26 +111,28 @@ def use(precision: str = "ieee", *, linalg: bool = False, check: int = 0) -> Rer
         raise InvalidValue("linalg=True keeps no promise of precision='reproducible'; leave out one of the two")
     if type(check) is not int or check < 0:
         raise InvalidValue(f"check = {check!r} is no number of products; pass 0 or more")
-    return Rerouting(precision, linalg, Recorder(check))
+    if not 0 <= certify <= 1:
+        raise InvalidValue(f"certify = {certify!r} is no share of the products; pass a number from 0 to 1")
+    return Rerouting(precision, linalg, Recorder(check), certify)
 
 
-def _torch(precision: str, linalg: bool, recorder: Recorder) -> Any:
+def _torch(precision: str, linalg: bool, recorder: Recorder, certify: float) -> Any:
     from .integrations.torch_use import Use
 
-    return Use(precision, linalg=linalg, recorder=recorder)
+    return Use(precision, linalg=linalg, recorder=recorder, certify=certify)
 
 
-def _jax(precision: str, linalg: bool, recorder: Recorder) -> Any:
+def _jax(precision: str, linalg: bool, recorder: Recorder, certify: float) -> Any:
     from .integrations import jax_reroute
     from .jax import dot_general
 
     return jax_reroute.make_use(precision, dot_general, recorder=recorder)
 
 
-def _cupy(precision: str, linalg: bool, recorder: Recorder) -> Any:
+def _cupy(precision: str, linalg: bool, recorder: Recorder, certify: float) -> Any:
     from .cupy import make_use
 
     return make_use(precision, linalg, recorder)
 
 
-_MAKE: dict[str, Callable[[str, bool, Recorder], Any]] = {"torch": _torch, "jax": _jax, "cupy": _cupy}
+_MAKE: dict[str, Callable[[str, bool, Recorder, float], Any]] = {"torch": _torch, "jax": _jax, "cupy": _cupy}

@@ -57,6 +57,7 @@ MISTAKES = {
     "run": "a program: peakgemm run program.py", "run gone.py": "there is no gone.py|-m",
     "run --check x a.py": "--check x", "run --json gone/a.json -m json": "cannot write gone/a.json",
     "run --precision fp8 -m json": "'fp8'|'ieee', 'emulated'", "run --fast a.py": "--fast is no option",
+    "run --certify 2 -m json": "--certify 2 is no share",
     "run --linalg --precision reproducible -m json": "--linalg keeps no promise",
     "report": "has no results/", "report gone.json": "cannot read gone.json",
     "sass check gone.cubin": "cannot be read", "sass optimize nosuch": "nosuch",

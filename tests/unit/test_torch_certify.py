@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch", reason="needs torch")
 
 import peakgemm as pg  # noqa: E402
 from peakgemm.errors import InvalidValue, WrongProduct  # noqa: E402
+from peakgemm.integrations.recorder import Recorder  # noqa: E402
 from peakgemm.integrations.torch_use import Use, _run  # noqa: E402
 
 
@@ -54,6 +55,11 @@ def test_what_is_done_about_a_wrong_product(caplog):
     said = str(warned[0].message)
     assert "test_torch_certify.py:" in said and "in Linear(in_features=12" in said and "1 row, [29]" in said
     assert ran.faults == [said]
+    recorder = Recorder()
+    with Use("ieee", "CPU", wrong, certify=1, on_fault="log", recorder=recorder):
+        model(x)
+    assert "certified 1 products; 1 are wrong" in str(recorder) and said.partition(":")[0] in str(recorder)
+    caplog.clear()
     with Use("ieee", "CPU", wrong, certify=1, on_fault="raise"), pytest.raises(WrongProduct, match="1 column, "):
         model(x)
     x.requires_grad_()

@@ -20,6 +20,7 @@ def command(
     precision: Annotated[str, typer.Option(help=f"One of {', '.join(PRECISIONS)}.")] = "ieee",
     linalg: Annotated[bool, typer.Option("--linalg", help="Reroute linear algebra, too.")] = False,
     check: Annotated[str, typer.Option(metavar="N", help="Compare every N-th product with the library's own.")] = "0",
+    certify: Annotated[float, typer.Option(metavar="SHARE", help="Certify such a share of torch's products.")] = 0.0,
     json: Annotated[Path | None, typer.Option(help="Write what ran where to this file.")] = None,
     module: Annotated[str | None, typer.Option("-m", metavar="MODULE", help="Run a module, as python -m does.")] = None,
 ) -> None:

@@ -26,13 +26,14 @@ class Recorder:
     Attributes:
         rows: ``(library, operation, shape, reason)`` -> calls and floating-point operations. ``shape`` is ``(*batch, M,
             N, K)``, or subscripts. The reason is empty for what peakgemm ran; operations count where they are FP32.
-        checks: ``done``, ``left_out`` and the ``largest`` difference over its bound.
+        checks: ``done``, ``left_out`` and the ``largest`` difference over its bound; products ``certified``, and
+            ``wrong`` ones.
         notes: sentences for the reader.
     """
 
     def __init__(self, check: int = 0) -> None:
         self.rows: dict[tuple[str, str, Any, str], list[float]] = {}
-        self.checks = {"done": 0, "left_out": 0, "largest": 0.0}
+        self.checks = {"done": 0, "left_out": 0, "largest": 0.0, "certified": 0, "wrong": 0}
         self.notes: list[str] = []
         self.processes = 1
         self.path: str | None = None  # a file that is written from time to time
@@ -60,6 +61,14 @@ class Recorder:
         """Tell the reader, once."""
         if sentence not in self.notes:
             self.notes.append(sentence)
+
+    def certified(self, fault: str) -> None:
+        """Count a product with a certificate, and tell what is wrong with it."""
+        with self._lock:
+            self.checks["certified"] += 1
+            self.checks["wrong"] += bool(fault)
+        if fault:
+            self.note(fault)
 
     def due(self) -> bool:
         """Whether the product that comes is one to check."""
@@ -129,7 +138,7 @@ class Recorder:
             row[0] += count
             row[1] += flops
         other = data.get("checks", {})
-        for name in ("done", "left_out"):
+        for name in ("done", "left_out", "certified", "wrong"):
             self.checks[name] += other.get(name, 0)
         self.checks["largest"] = max(self.checks["largest"], other.get("largest", 0.0))
         for sentence in data.get("notes", ()):
@@ -165,6 +174,8 @@ class Recorder:
                          "the bound")
             if left_out:
                 lines[-1] += f"; {left_out:,} were not checked, for want of memory or in a capture"
+        if self.checks["certified"]:
+            lines.append(f"certified {self.checks['certified']:,} products; {self.checks['wrong']:,} are wrong")
         return "\n".join(lines + self.notes)
 
 

@@ -191,6 +191,8 @@ class Rerouted(use.Rerouted):
     def _judge(self, fault: str, on_fault: str) -> None:
         """Count a checked product, and report its ``fault``, if it has one."""
         self.checked += 1
+        if self.recorder is not None:
+            self.recorder.certified(fault)
         if fault:
             self.faults.append(fault)
             self._certify.report(fault, on_fault)

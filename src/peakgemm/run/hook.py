@@ -19,7 +19,7 @@ def begin(asked: dict[str, str]) -> None:
     recorder.path = _path(asked)
     with suppress(OSError):
         asked["stderr"] = str(os.fstat(2)[:3])
-    Rerouting(asked["precision"], bool(asked["linalg"]), recorder).__enter__()
+    Rerouting(asked["precision"], bool(asked["linalg"]), recorder, float(asked["certify"])).__enter__()
     atexit.register(_end, asked, recorder)
     os.register_at_fork(after_in_child=lambda: _forked(asked, recorder))
 

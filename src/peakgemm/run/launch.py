@@ -38,7 +38,7 @@ def main(words: list[str]) -> NoReturn:
 
 def _parsed(words: list[str]) -> tuple[dict[str, object], list[str]]:
     """The options, and what Python is given; behind the program's name all words are the program's."""
-    asked: dict[str, object] = {"precision": "ieee", "linalg": "", "check": 0, "json": ""}
+    asked: dict[str, object] = {"precision": "ieee", "linalg": "", "check": 0, "certify": 0.0, "json": ""}
 
     def value(name: str) -> str:
         if not words:
@@ -51,7 +51,7 @@ def _parsed(words: list[str]) -> tuple[dict[str, object], list[str]]:
             return asked, ["-m", value("-m"), *words]
         if name == "--linalg" and not is_joined:
             asked["linalg"] = "yes"
-        elif name in ("--precision", "--check", "--json"):
+        elif name in ("--precision", "--check", "--certify", "--json"):
             asked[name[2:]] = given if is_joined else value(name)
         else:
             raise InvalidValue(f"{name} is no option of peakgemm run; give the program's own behind its name")
@@ -76,6 +76,13 @@ def _check(asked: dict[str, object]) -> None:
     if not str(asked["check"]).isdecimal():
         raise InvalidValue(f"--check {asked['check']} is no number of products; pass 0 or more")
     asked["check"] = int(str(asked["check"]))
+    try:
+        share = float(str(asked["certify"]))
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise InvalidValue(f"--certify {asked['certify']} is no share of the products; pass a number from 0 to 1: 0.01 "
+                           "for one in a hundred")
     if asked["json"]:
         path = os.path.abspath(str(asked["json"]))  # the program may go elsewhere
         if not os.access(os.path.dirname(path), os.W_OK) or os.path.isdir(path):

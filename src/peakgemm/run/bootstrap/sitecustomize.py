@@ -23,7 +23,7 @@ def _restore() -> None:
 
 
 def _begin() -> None:
-    lines = os.environ["PEAKGEMM_RUN"].split("\n", 8)  # the last one, the command, may have lines of its own
+    lines = os.environ["PEAKGEMM_RUN"].split("\n", 9)  # the last one, the command, may have lines of its own
     asked = dict(line.split("=", 1) for line in lines)
     added = None
     try:

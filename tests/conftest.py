@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's: of many small products threads take most of the time
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX's: three quarters of a GPU in each process
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
 gc.set_threshold(50_000, 20, 20)  # of the simulator's programs there are millions of objects, which the tests keep
 
 

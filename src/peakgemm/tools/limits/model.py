@@ -30,7 +30,7 @@ _WORD = 0xFFFFFFFF
 _NEVER = float("inf")
 #: Cycles from issue to shared memory, and the wavefront and the register pair of the shortest load.
 _ON_THE_WAY = 6
-_PIPE_CYCLES = {"alu": 2, "fma": 2, "xu": 8, "uniform": 2, "fp64": 64}
+_PIPE_CYCLES = {"alu": 2, "fma": 2, "xu": 8, "uniform": 2, "fp64": 2}  # fp64: 64 lanes an SM, NVIDIA's H100 whitepaper
 _WAITS = {"shared": "short scoreboard", "global": "long scoreboard", "": "short scoreboard"}
 
 

@@ -34,6 +34,8 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where sdist and wheels go; emptied first")
     parser.add_argument("--cubins", type=Path, help="of `lab.cubins`; without it no wheel with cubins is made")
     args = parser.parse_args()
+    if any(path.suffix not in (".whl", ".gz") for path in args.folder.glob("*")):
+        sys.exit(f"{args.folder} holds other things than a release; name an empty folder")
     rmtree(args.folder, ignore_errors=True)
     files = build(args.folder, args.cubins)
     _run("-m", "twine", "check", "--strict", *map(str, files))
@@ -54,6 +56,7 @@ def main() -> None:
 
 def build(folder: Path, cubins: Path | None) -> list[Path]:
     """The sdist, the wheel without cubins, and the one with them."""
+    os.environ.pop("PEAKGEMM_CUBINS", None)
     _run("-m", "build", "--outdir", str(folder))
     files = [next(folder.glob("*.tar.gz")), next(folder.glob("*.whl"))]
     if cubins is not None:

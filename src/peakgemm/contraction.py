@@ -23,6 +23,7 @@ from .errors import InvalidType, InvalidValue
 __all__ = ["dot", "einsum", "multi_dot", "tensordot", "vecdot"]
 
 Multiply = Callable[..., Any]
+_EXACT = 30  # matrices of `multi_dot` whose order is the best one
 
 
 class Term(NamedTuple):
@@ -58,13 +59,16 @@ def einsum(subscripts: Any, *operands: Any, out: Any = None, optimize: Any = "au
         multiply = _checked(operands, out, precision, reproducible)
         # Of one pair the order is known; sizes stay out of it, for torch.compile(dynamic=True) and for the cache.
         shapes = tuple((2,) * x.ndim if len(operands) < 3 else tuple(map(int, x.shape)) for x in operands)
+        if isinstance(optimize, Sequence) and optimize[:1] == ["einsum_path"]:  # numpy.einsum_path's
+            optimize = optimize[1:]
         path = optimize if isinstance(optimize, str) or callable(optimize) else (
             tuple(map(tuple, optimize)) if isinstance(optimize, Sequence) else bool(optimize))
         inputs, output, order = _plan_of(subscripts, shapes, path)
     except (InvalidType, InvalidValue):
         raise
-    except (TypeError, ValueError) as error:
-        raise InvalidValue(f"einsum of {subscripts!r}: {error}; write the subscripts as for numpy.einsum") from None
+    except (IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise InvalidValue(f"einsum of {subscripts!r}, optimize={optimize!r}: {error}; write both as for numpy.einsum"
+                           ) from None
     return _contract(operands, inputs, output, order, multiply, out)
 
 
@@ -132,7 +136,9 @@ def multi_dot(arrays: Sequence[Any], *, out: Any = None, precision: str = "ieee"
     terms = [names[i:i + 2] for i in range(len(arrays))]
     terms[0], terms[-1] = terms[0][2 - len(shapes[0]):], terms[-1][:len(shapes[-1])]
     kept = terms[0][:-1] + terms[-1][1:]
-    return einsum(f"{','.join(terms)}->{kept}", *arrays, out=out, optimize="dp", precision=precision,
+    # The best order takes long to find for many, and none is found where nothing is to be summed.
+    order = "dp" if len(arrays) <= _EXACT and all(map(prod, shapes)) else "greedy"
+    return einsum(f"{','.join(terms)}->{kept}", *arrays, out=out, optimize=order, precision=precision,
                   reproducible=reproducible)
 
 
@@ -182,6 +188,11 @@ def _planned(subscripts: str, shapes: tuple[tuple[int, ...], ...], optimize: Any
 
     inputs, output, _ = parse_einsum_input((subscripts, *shapes), shapes=True)
     path, _ = contract_path(f"{inputs}->{output}", *shapes, shapes=True, optimize=optimize)
+    left = len(shapes)
+    for chosen in path:
+        if len({*chosen}) < len(chosen) or not all(0 <= i < left for i in chosen):
+            raise ValueError(f"the path takes terms {tuple(chosen)} of {left}")
+        left -= len(chosen) - 1
     return tuple(inputs.split(",")), output, tuple(path)
 
 
@@ -213,13 +224,13 @@ def _contract(operands: Sequence[Any], inputs: Sequence[str], output: str, path:
             picked.insert(0, _pair(first, second, kept if is_last else kept + later, multiply,
                                    target if is_last else None))
         terms.append(picked[0])
-    result = _summed(terms[0], kept)
-    if target is not None and result.array is target.array:
+    if target is not None and terms[0] is target:  # a product has written it
         return out
+    result = _summed(terms[0], kept)
     final = _permuted(result.array, [result.labels.index(label) for label in kept]).reshape(shape)
     if out is None:
         return final
-    out[...] = final
+    out[...] = final * 1 if len(operands) == 1 else final  # which may be a view of memory that is written
     return out
 
 

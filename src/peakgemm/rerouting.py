@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from _thread import get_ident
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from .errors import InvalidValue
@@ -62,12 +63,14 @@ class Rerouting:
             raise InvalidValue("this use() is in force already; make another one for a block within it")
         sys.meta_path.insert(0, self._arrivals)
         for name in LIBRARIES:
-            if name in sys.modules and not getattr(sys.modules[name].__spec__, "_initializing", False):
+            module = sys.modules.get(name)  # None: its import is forbidden
+            if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
                 self._reroute(name)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        sys.meta_path.remove(self._arrivals)
+        with suppress(ValueError):  # the program has made a list of its own
+            sys.meta_path.remove(self._arrivals)
         while self._open:
             self._open.pop().__exit__(*exc)
 
@@ -111,7 +114,7 @@ def use(precision: str = "ieee", *, linalg: bool = False, check: int = 0, certif
         raise InvalidValue("linalg=True keeps no promise of precision='reproducible'; leave out one of the two")
     if type(check) is not int or check < 0:
         raise InvalidValue(f"check = {check!r} is no number of products; pass 0 or more")
-    if not 0 <= certify <= 1:
+    if not isinstance(certify, (int, float)) or not 0 <= certify <= 1:
         raise InvalidValue(f"certify = {certify!r} is no share of the products; pass a number from 0 to 1")
     return Rerouting(precision, linalg, Recorder(check), certify)
 

@@ -198,3 +198,19 @@ def test_inspect_and_explore(tmp_path, capsys):
     explore.command([str(path)], output=tmp_path / "page.html", sass=False)
     assert "mine.cu:32: tiled::product<16>, grid 2x2x1" in capsys.readouterr().out
     assert (tmp_path / "page.html").is_file()
+
+
+@needs_libclang
+@pytest.mark.parametrize(("host", "says"), [
+    ("int halves(int n) { return n < 2 ? 1 : halves(n / 2) + halves(n / 2 + n % 2); }\n"
+     "int main() { float *d; int n = 4096; cudaMalloc(&d, n); k<<<halves(n), 64>>>(d, n); }", "--grid from n"),
+    ("typedef void (*F)(float *, int); int main() { F p, q; p = q; q = p; float *d; p<<<1, 64>>>(d, 3); }", ""),
+    ("int main() { float *p, *q; p = q; q = p; k<<<1, 64>>>(p, 256); }", "--arg (d) from"),
+    ("int main() { float *d; long long e = 4000000000000ll; k<<<1ll << e, 64>>>(d, 1); }", "a shift by 4000000000000"),
+    ("template <int M> void go(float *d) { k<<<M / (M - 3), 64>>>(d, 256); } int main() { go<3>(nullptr); }",
+     "--grid from")])
+def test_what_has_no_value_ends(host, says, tmp_path):
+    path = tmp_path / "mine.cu"
+    path.write_text(f"__global__ void k(float *d, int n) {{ d[threadIdx.x] = n; }}\n{host}\n")
+    launch = offered(path, None, None, (), None)
+    assert launch is None if not says else any(says in one for one in launch.unknown), launch

@@ -231,3 +231,17 @@ def test_refusals() -> None:
         pg.certify(a, b, c.astype(float))
     with pytest.raises(InvalidValue, match="probability"):
         pg.certify(a, b, c).bounds(2)
+
+
+def test_sums_that_overflow_before_a_small_alpha_are_not_judged() -> None:
+    a = np.full((4, 4), 3e20, np.float32)
+    with np.errstate(over="ignore"):
+        c = a @ a * np.float32(1e-10)
+    certificate = pg.certify(a, a, c, alpha=1e-10)
+    assert np.isinf(c).all() and certificate.ok and certificate.unjudged.rows.tolist() == [0, 1, 2, 3]
+
+
+def test_a_process_that_asks_for_reproducible_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PEAKGEMM_REPRODUCIBLE", "1")
+    a = np.eye(4, dtype=np.float32)
+    assert pg.certify(a, a, a).ok and pg.matmul(a, a, certify=True)[1].ok

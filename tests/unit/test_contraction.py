@@ -250,6 +250,24 @@ class TestTorch:
         assert torch.allclose(compiled(a, b, c), torch.einsum("bij,jk,kl->lb", a, b, c), atol=1e-4)
 
 
+def test_a_result_in_the_place_of_its_operand():
+    x = np.arange(9, dtype=np.float32).reshape(3, 3)
+    want = x.T.copy()
+    assert pg.einsum("ij->ji", x, out=x) is x and np.array_equal(x, want)
+    product = pg.einsum("ij,jk->ik", x, want, out=(out := np.empty((3, 3), np.float32)))
+    assert product is out and np.array_equal(out, x @ want)
+
+
+@pytest.mark.parametrize(("words", "options"), [
+    ("ij,jk->ik", {"optimize": [(0, 1), (0, 1)]}), ("ij,jk->ik", {"optimize": [(0, 7)]}), ("ij,jk->ik,", {})])
+def test_what_no_path_takes_is_refused(words, options):
+    a = np.ones((3, 3), np.float32)
+    with pytest.raises(InvalidValue, match=r"as for numpy\.einsum"):
+        pg.einsum(words, a, a, **options)
+    assert pg.einsum("ij,jk->ik", a, a, optimize=["einsum_path", (0, 1)])[0, 0] == 3
+    assert pg.linalg.multi_dot([a, np.ones((3, 0), np.float32), np.ones((0, 2), np.float32)]).shape == (3, 2)
+
+
 class TestJax:
     def test_values_derivatives_and_jit(self) -> None:
         jax = pytest.importorskip("jax", reason="needs jax")

@@ -24,7 +24,7 @@ ON_THE_CPU = """
 import sys
 print("mine", file=sys.stderr)
 import peakgemm.rerouting as r
-def _jax(precision, linalg, recorder):
+def _jax(precision, linalg, recorder, certify):
     from peakgemm.integrations import jax_reroute
     from peakgemm.jax import dot_general
     return jax_reroute.make_use(precision, dot_general, platform="cpu", recorder=recorder)
@@ -87,6 +87,15 @@ def test_a_program_is_as_without(name: str, here: Path) -> None:
     assert ("peakgemm run, precision ieee: peakgemm ran 0 calls" in ours.stderr) is ends_in_a_table
     left = {path.name for path in here.iterdir() if path.name.startswith("peakgemm-")}
     assert not left or not ends_in_a_table or name == "forked"
+
+
+@pytest.mark.parametrize("own", ["", "raise RuntimeError('mine')"])
+def test_names_with_lines_and_a_sitecustomize_that_fails(own: str, here: Path) -> None:
+    (here / "program.py").write_text("import sys; sys.stderr = None; sys.executable = None")
+    (here / "site" / "sitecustomize.py").write_text(own)
+    done = run("--json", "two\nlines.json", "program.py")
+    assert done.returncode == 0 and "peakgemm ran 0 calls" in done.stderr and ("mine" in done.stderr) is bool(own)
+    assert (here / "two\nlines.json").is_file() and not [x for x in here.iterdir() if x.name.startswith("peakgemm-")]
 
 
 def test_modules_and_standard_input(here: Path) -> None:

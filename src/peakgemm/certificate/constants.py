@@ -27,7 +27,7 @@ class Constants(NamedTuple):
 
     def random(self, deviations: float) -> float:
         """What independent roundings of mean 0 add up to, over G, but for a probability of 2 exp(-deviations^2 / 2)."""
-        growth = self.height * UNIT
+        growth = (self.height + self.fixed) * UNIT
         return deviations * UNIT * sqrt(self.height) * exp(growth) if growth < 100 else inf
 
 

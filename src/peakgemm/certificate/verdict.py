@@ -167,8 +167,9 @@ class Certificate:
         empty = Lines(np.zeros((*batch, m)), np.zeros((*batch, n)))
         if self._layout is None:
             return _Facts(empty, empty, empty, Lines(*(x[..., None, :] for x in empty)), 0)
-        kept, self._kept, layout = self._kept, None, self._layout
+        kept, layout = self._kept, self._layout
         values = np.asarray(kept.get() if hasattr(kept, "get") else kept.cpu() if hasattr(kept, "cpu") else kept)
+        self._kept = values  # of the host: what lies on the device is not needed any more
         numbers = np.ascontiguousarray(values).view(np.float64)[..., 0, :]
         zero = empty[::-1] if self._swapped else empty
 
@@ -245,7 +246,9 @@ class Certificate:
                     self._thresholds(certain=True), *self._scales, strict=True):
                 residual = abs(residuals).max(-2)
                 largest = np.where(np.isfinite(other), other, 0).max(-1, keepdims=True, initial=0)
-                may_overflow = (abs(self._alpha) * own * largest + abs(self._beta) * old) * 1.001 >= _LARGEST
+                # A B may overflow before a small alpha scales it.
+                sums = (max(abs(self._alpha), 1) if self._alpha else 0) * own * largest + max(abs(self._beta), 1) * old
+                may_overflow = sums * 1.001 >= _LARGEST
                 skipped = ~np.isfinite(own) | ~np.isfinite(old) | (~np.isfinite(residual) & may_overflow)
                 off = ~skipped & ~(residual <= threshold)
                 unjudged.append(skipped)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -29,11 +30,14 @@ def command(
         raise InvalidValue(f"exercise takes one rung, not the {len(chosen)} of {rung!r}")
     one = exercise(chosen[0].number)
     path = file or Path(f"{one.name}.cu")
-    again = f"peakgemm exercise {one.goal.number:02}" + f" {path}" * (file is not None)
+    again = f"peakgemm exercise {one.goal.number:02}" + f" {quote(str(path))}" * (file is not None)
     if not check_it:
         if path.exists():
             raise InvalidValue(f"{path} is there already; check it with: {again} --check, or delete it to begin again")
-        path.write_text(one.text(), encoding="utf-8")
+        try:
+            path.write_text(one.text(), encoding="utf-8")
+        except OSError as error:
+            raise InvalidValue(f"cannot write {path} ({error.strerror}); name a file in a folder that exists") from None
         out.print(f"{one.task}\n\n{path} written. Edit it, then: {again} --check", soft_wrap=True)
         return
     if not path.is_file():

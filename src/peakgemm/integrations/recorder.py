@@ -16,6 +16,7 @@ from typing import Any
 
 _WRITE_EVERY_S = 1.0  # a process that is killed loses no more than that
 _ROWS = 24  # of a table
+_NOTES = 24  # sentences that are kept
 _MOST = 4096  # rows that are kept: of a program with ever new shapes
 UNIT, TINY = 2.0**-24, 2.0**-149
 
@@ -59,7 +60,7 @@ class Recorder:
 
     def note(self, sentence: str) -> None:
         """Tell the reader, once."""
-        if sentence not in self.notes:
+        if len(self.notes) < _NOTES and sentence not in self.notes:
             self.notes.append(sentence)
 
     def certified(self, fault: str) -> None:

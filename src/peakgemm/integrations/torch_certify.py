@@ -7,6 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from math import isfinite
 from pathlib import Path
 from random import Random
@@ -63,7 +64,9 @@ def _asked_for() -> str:
     while frame is not None:
         this = frame.f_locals.get("self")
         if not module and isinstance(this, torch.nn.Module):
-            module = f" in {this}" if not list(this.children()) else f" in {type(this).__name__}"
+            module = f" in {type(this).__name__}"
+            with suppress(Exception):  # of a module that is being made, or whose own words fail
+                module = module if list(this.children()) else f" in {this}"
         if not frame.f_code.co_filename.startswith(_OURS):
             return f"{frame.f_code.co_filename}:{frame.f_lineno}{module}"
         frame = frame.f_back  # type: ignore[assignment]

@@ -48,6 +48,7 @@ class Operation(NamedTuple):
         integers: int32 operands by name, as ``operands``.
         recognised: what a front door finds the bound steps, and the order of their arrays, by in `calls.launch.calls`,
             where no operand is copied.
+        reproducible: False: its bits are its own matter, whatever PEAKGEMM_REPRODUCIBLE says.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Operation(NamedTuple):
     parts: int = 1
     integers: Mapping[str, Any] = MappingProxyType({})
     recognised: Hashable = None
+    reproducible: bool | None = None
 
 
 def run(operation: Operation) -> Any:
@@ -75,7 +77,7 @@ def run(operation: Operation) -> Any:
         OutOfMemory: no room for the workspace; the message has its bytes.
     """
     o = operation
-    if check_precision(o.precision) == "reproducible":
+    if check_precision(o.precision, o.reproducible) == "reproducible":
         raise InvalidValue(f"reproducible=True is a promise of single products, which {o.name} does not keep: its "
                            "blocks depend on the size; pass reproducible=False, or use precision='ieee'")
     arrays = o.operands | ({} if o.out is None else {"out": o.out})

@@ -17,6 +17,7 @@ def begin(asked: dict[str, str]) -> None:
     """Reroute this process; ``asked``: what `launch.main` passes on."""
     recorder = Recorder(int(asked["check"]))
     recorder.path = _path(asked)
+    asked["python"] = sys.executable  # which programs change
     with suppress(OSError):
         asked["stderr"] = str(os.fstat(2)[:3])
     Rerouting(asked["precision"], bool(asked["linalg"]), recorder, float(asked["certify"])).__enter__()
@@ -51,13 +52,16 @@ def _end(asked: dict[str, str], recorder: Recorder) -> None:
             if path != recorder.path and not path.endswith(".new"):
                 with open(path, "rb") as file:
                     recorder.merge(marshal.load(file))
-        sys.stderr.flush()
-        if str(os.fstat(2)[:3]) == asked.get("stderr"):  # it may be closed by now, or another file
-            os.write(2, f"peakgemm run, precision {asked['precision']}: {recorder}\n".encode("utf-8", "replace"))
+        with suppress(Exception):  # the program may have closed it, or put something else there
+            sys.stderr.flush()
+        with suppress(OSError):
+            if str(os.fstat(2)[:3]) == asked.get("stderr"):
+                os.write(2, f"peakgemm run, precision {asked['precision']}: {recorder}\n".encode("utf-8", "replace"))
         if asked["json"]:
             recorder.write()
             paths.append(str(recorder.path))
-            _keep(asked, str(recorder.path))
+            with suppress(ChildProcessError):  # the program ignores the end of its children
+                _keep(asked, str(recorder.path))
         for path in {*paths}:
             if os.path.exists(path):
                 os.unlink(path)
@@ -71,6 +75,6 @@ def _keep(asked: dict[str, str], path: str) -> None:
     """Have another process write the record."""
     environment = {name: value for name, value in os.environ.items() if name != "PEAKGEMM_RUN"}
     environment["PYTHONPATH"] = os.pathsep.join((asked["source"], environment.get("PYTHONPATH", "")))
-    words = [sys.executable, "-m", "peakgemm.run.keep", path, asked["json"], asked["precision"], asked["linalg"],
+    words = [asked["python"], "-m", "peakgemm.run.keep", path, asked["json"], asked["precision"], asked["linalg"],
              asked["command"]]
-    os.waitpid(os.posix_spawn(sys.executable, words, environment), 0)
+    os.waitpid(os.posix_spawn(asked["python"], words, environment), 0)

@@ -6,6 +6,7 @@ import marshal
 import sys
 from pathlib import Path
 
+from ..errors import PeakgemmError
 from ..runtime import device
 from ..tools.bench import records
 
@@ -24,4 +25,7 @@ def main(counts: str, path: str, precision: str, linalg: str, command: str) -> N
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except (PeakgemmError, OSError) as error:
+        print(f"peakgemm run: no record was written: {error}", file=sys.stderr)

@@ -31,7 +31,7 @@ def main(words: list[str]) -> NoReturn:
     asked |= {"root": os.getpid(), "folder": folder, "prefix": sys.prefix,
               "source": os.path.dirname(os.path.dirname(os.path.dirname(_BOOTSTRAP))), "command": " ".join(words)}
     before = os.environ.get("PYTHONPATH")
-    os.environ.update({VARIABLE: "\n".join(f"{name}={value}" for name, value in asked.items()),  # json takes 8 ms
+    os.environ.update({VARIABLE: "\x1f".join(f"{name}={value}" for name, value in asked.items()),  # json takes 8 ms
                        "PYTHONPATH": _BOOTSTRAP + (os.pathsep + before if before else "")})
     os.execv(sys.executable, [sys.executable, *target])
 

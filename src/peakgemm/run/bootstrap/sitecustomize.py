@@ -1,6 +1,6 @@
 """Imported by each Python that `peakgemm run` starts, and by its children, to reroute what they import.
 
-It may be another Python's, which has no peakgemm and is of any version: plain statements, nothing that raises.
+It may be another Python's, which has no peakgemm and is another Python 3: plain statements, nothing that raises.
 """
 
 import os
@@ -23,8 +23,7 @@ def _restore() -> None:
 
 
 def _begin() -> None:
-    lines = os.environ["PEAKGEMM_RUN"].split("\n", 9)  # the last one, the command, may have lines of its own
-    asked = dict(line.split("=", 1) for line in lines)
+    asked = dict(line.split("=", 1) for line in os.environ["PEAKGEMM_RUN"].split("\x1f", 9))  # the last: the command
     added = None
     try:
         try:
@@ -49,6 +48,8 @@ def _begin() -> None:
             sys.path.remove(added)
 
 
-_restore()
-if "PEAKGEMM_RUN" in os.environ:
-    _begin()
+try:
+    _restore()
+finally:
+    if "PEAKGEMM_RUN" in os.environ:
+        _begin()

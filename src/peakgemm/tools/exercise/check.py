@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ...errors import InvalidValue
 from ...kernels.recipe import Recipe
 from ...kernels.registry import Kernel
 from ...problem import Config, Problem, varied
@@ -66,8 +67,13 @@ def _blocks(kernel: Kernel) -> int:
 
 def _kernel(one: Exercise, file: Path) -> Kernel:
     """The rung that is the goal, made from ``file``."""
+    try:
+        text = assemble(file)
+    except UnicodeDecodeError:
+        raise InvalidValue(f"{file} is no text in UTF-8; save it as such") from None
+
     def recipe(kernel: Kernel, config: Config, problem: Problem, arch: str) -> Recipe:
-        return replace(one.goal.recipe(config, problem, arch), text=assemble(file), entry=one.name, file=file.name)
+        return replace(one.goal.recipe(config, problem, arch), text=text, entry=one.name, file=file.name)
 
     return replace(one.goal, family=replace(one.goal.family, recipe=recipe))
 

@@ -147,17 +147,17 @@ class Machine:
     def run(self, per_batch: int, at_once: int) -> str:
         """Run all blocks, ``per_batch`` at a time with at most ``at_once`` batches alive; why it stopped, or ""."""
         total = self.grid[0] * self.grid[1] * self.grid[2]
-        every = np.arange(total, dtype=np.int64)
-        waiting = [every[start:start + per_batch] for start in range(0, total, per_batch)]
-        waiting.reverse()
+        begun = 0  # blocks
         alive: list[Batch] = []
         number = idle = 0
         seen = -1
         turn = 0
         try:
-            while waiting or alive:
-                if waiting and (not alive or (turn >= len(alive) and len(alive) < at_once)):
-                    alive.append(Batch(self, waiting.pop(), number))
+            while begun < total or alive:
+                if begun < total and (not alive or (turn >= len(alive) and len(alive) < at_once)):
+                    blocks = np.arange(begun, min(begun + per_batch, total), dtype=np.int64)
+                    alive.append(Batch(self, blocks, number))
+                    begun += per_batch
                     number, turn = number + 1, len(alive) - 1
                 turn %= len(alive)
                 self.batch = alive[turn]
@@ -166,7 +166,7 @@ class Machine:
                     idle = 0
                     continue
                 turn += 1
-                if turn >= len(alive) and (not waiting or len(alive) >= at_once):
+                if turn >= len(alive) and (begun >= total or len(alive) >= at_once):
                     idle = idle + 1 if self.progress == seen else 0
                     seen = self.progress
                     if idle > IDLE:

@@ -7,13 +7,15 @@ calls of its function. Of several values of a variable the first counts. What on
 from __future__ import annotations
 
 import atexit
+import ctypes
 import math
 import operator
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, wraps
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from .host_code import HostCode, evaluated, operator_of, path, template_of
 
@@ -21,19 +23,43 @@ _CONFIGURES = "__cudaPushCallConfiguration"
 _ALLOCATES = ("cudaMalloc", "cudaMallocManaged", "cudaMallocAsync", "cudaMallocHost")
 _FUNCTIONS = ("FUNCTION_DECL", "CXX_METHOD", "FUNCTION_TEMPLATE")
 _VARIABLES = ("VAR_DECL", "PARM_DECL")
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 _MOST = 64  # ways to a launch that are followed
+_STEPS, _DEEP = 100_000, 150  # expressions that are looked at for a value, and within each other
+_WORD = 64  # bits of the widest whole numbers
 _CALLS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "pow": pow, **{
     f"{name}{end}": getattr(math, name) for name in ("ceil", "floor", "sqrt") for end in ("", "f")}}
 _OPERATORS: dict[str, Callable[..., Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": lambda a, b: _quotient(a, b), "%": math.fmod,
-    "<<": operator.lshift, ">>": operator.rshift, "&": operator.and_, "|": operator.or_, "^": operator.xor,
-    "<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
-    "&&": lambda a, b: bool(a and b), "||": lambda a, b: bool(a or b), "!": operator.not_, "~": operator.invert,
-    "negated": operator.neg}
+    "<<": lambda a, b: operator.lshift(a, _bits(b)), ">>": lambda a, b: operator.rshift(a, _bits(b)),
+    "&": operator.and_, "|": operator.or_, "^": operator.xor, "<": operator.lt, ">": operator.gt, "<=": operator.le,
+    ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "&&": lambda a, b: bool(a and b),
+    "||": lambda a, b: bool(a or b), "!": operator.not_, "~": operator.invert, "negated": operator.neg}
 
 
 class Unknown(Exception):
     """A value that only a run knows; its text is the name of what holds it."""
+
+
+#: What a function's parameters stand for: an expression with the scope that it is in, or the value of a template's.
+Scope = dict[int, Any]
+#: What ends the evaluation of an expression; libclang's own calls fail in their way where Python's stack ends.
+_ENDS = (Unknown, ArithmeticError, LookupError, MemoryError, RecursionError, StopIteration, TypeError, ValueError,
+         ctypes.ArgumentError)
+
+
+def _limited(method: _Method) -> _Method:
+    """A method of `_Reader` that follows an expression, up to `_STEPS` in all and `_DEEP` within each other."""
+    @wraps(method)
+    def limited(self: Any, cursor: Any, scope: Scope) -> Any:
+        self.steps, self.depth = self.steps + 1, self.depth + 1
+        try:
+            if self.steps > _STEPS or self.depth > _DEEP:
+                raise Unknown(cursor.spelling)
+            return method(self, cursor, scope)
+        finally:
+            self.depth -= 1
+    return cast(_Method, limited)
 
 
 @dataclass(frozen=True)
@@ -74,10 +100,6 @@ class Launch:
     complaint: str = ""
 
 
-#: What a function's parameters stand for: an expression with the scope that it is in, or the value of a template's.
-Scope = dict[int, Any]
-
-
 @lru_cache(maxsize=8)
 def launches(code: HostCode, size: int | None = None) -> list[Launch]:
     """The launches of kernels that the source has, in order; of a function that is called, one for each call.
@@ -100,6 +122,7 @@ class _Reader:
         self.found: list[tuple[Any, Any, tuple[Any, ...]]] = []  # a launch, its function, its conditions
         self.sized: dict[int, str] = {}
         self.first = True  # whether the first of several values counts
+        self.steps = self.depth = 0
         self._walk(code.unit.cursor, None, ())
 
     def _walk(self, cursor: Any, function: Any, conditions: tuple[Any, ...]) -> None:
@@ -152,26 +175,27 @@ class _Reader:
 
     def _launch(self, call: Any, scope: Scope, conditions: tuple[Any, ...]) -> Launch | None:
         callee, configuration, *args = call.get_children()
-        self.sized, self.first, unknown = {}, True, []
+        self.sized, self.first, self.steps, unknown = {}, True, 0, []
 
         def known(what: str, of: Callable[..., Any], *given: Any) -> Any:
+            self.steps = 0
             try:
                 return of(*given, scope)
-            except (Unknown, ArithmeticError, LookupError, RecursionError, TypeError,
-                    ValueError) as error:
+            except _ENDS as error:
                 named = str(error) if isinstance(error, Unknown) else ""
                 unknown.append(f"{what} from {named or self.code.said(given[-1])}")
                 return None
 
         try:
             kernel, declared = self._kernel(callee, scope)
-        except Unknown as error:
-            named = str(error) or self.code.said(callee)
+        except _ENDS as error:
+            named = str(error) if isinstance(error, Unknown) and str(error) else self.code.said(callee)
             return Launch("", self.code.where(call), None, None, None, (), (), (), (named,))
         parameters = [one for one in declared.get_children() if one.kind.name == "PARM_DECL"]
         for parameter, arg in zip(parameters, args, strict=False):
             if self.size is not None and _whole(parameter.type):
-                self._stand(arg, scope)
+                with suppress(*_ENDS):
+                    self._stand(arg, scope)
         self.first = False
         held = [(known("", self._value, one), wanted) for one, wanted in conditions]
         if any(value is not None and bool(value) is not wanted for value, wanted in held):
@@ -186,6 +210,7 @@ class _Reader:
             tuple(one.spelling for one in parameters), tuple(dict.fromkeys(self.sized.values())), tuple(unknown),
             self.code.complaint if unknown else "")
 
+    @_limited
     def _stand(self, arg: Any, scope: Scope) -> bool:
         """Let the size stand for a variable, and for those that it is passed from; whether it does."""
         variable = _variable(arg)
@@ -195,6 +220,7 @@ class _Reader:
             self.sized[variable.hash] = variable.spelling
         return variable.hash in self.sized
 
+    @_limited
     def _kernel(self, callee: Any, scope: Scope) -> tuple[str, Any]:
         """The kernel's name with its template arguments, and its definition."""
         reference = next((one for one in callee.walk_preorder() if one.kind.name == "DECL_REF_EXPR"), callee)
@@ -239,6 +265,7 @@ class _Reader:
             return float("beta" not in parameter.spelling.lower())  # of alpha * A * B + beta * C
         return float(value) if real else int(value)
 
+    @_limited
     def _pointer(self, arg: Any, scope: Scope) -> tuple[Any, int, Scope]:
         """The variable whose memory a pointer is into, from which element on, and the scope that it is in."""
         inside = _expressions(arg)
@@ -275,6 +302,7 @@ class _Reader:
             raise Unknown(variable.spelling)
         return values[0], scope
 
+    @_limited
     def _value(self, cursor: Any, scope: Scope) -> Any:
         """The value of an expression: a number, or a tuple of a dim3 or an array.
 
@@ -371,7 +399,11 @@ def _whole(kind: Any) -> bool:
 
 def _as(kind: Any, value: Any) -> Any:
     """A value as a variable of its type has it."""
-    return int(value) if _whole(kind) and not isinstance(value, tuple) else value
+    if not _whole(kind) or isinstance(value, tuple):
+        return value
+    if abs(whole := int(value)) >> _WORD:
+        raise Unknown("a number too large")
+    return whole
 
 
 def _dtype(kind: Any) -> str:
@@ -387,6 +419,13 @@ def _dtype(kind: Any) -> str:
         raise Unknown(f"a pointer to {kind.spelling}")
     letter = "f" if kind.kind.name in ("FLOAT", "DOUBLE") else "u" if kind.kind.name[0] == "U" else "s"
     return f"{letter}{8 * kind.get_size()}"
+
+
+def _bits(count: int) -> int:
+    """A shift that C++ defines."""
+    if not 0 <= count < _WORD:
+        raise Unknown(f"a shift by {count}")
+    return count
 
 
 def _tuple(value: Any, cursor: Any) -> tuple[Any, ...]:

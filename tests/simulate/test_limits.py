@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from commands import here, run
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels.registry import rung
 from peakgemm.tools.bench import records
@@ -14,6 +15,7 @@ from peakgemm.tools.limits.launches import of_file, of_rung
 from peakgemm.tools.limits.limits import counts, limits, table, widened
 from peakgemm.tools.limits.semantics import State, Unknown, compiled, operands
 
+__all__ = ["here", "run"]
 RESULTS = Path(__file__).parents[2] / "results" / "h100"
 
 
@@ -105,3 +107,16 @@ def test_a_file_whose_addresses_depend_on_data(tmp_path):
         limits(of_file(from_file(path, "sm_90"), [2], [32], [1], 0))
     with pytest.raises(InvalidValue, match=r"rtx5090: there are no latencies.* h100\."):
         table("rtx5090")
+
+
+def test_a_page(here, run):
+    """Bars of both kernels, warps of both over time, and no record of that in the JSON."""
+    code, out, _ = run("limits", "05", "--compare", "04", "--size", "256", "--html", "page.html", "--json", "a.json")
+    text = (here / "page.html").read_text()
+    assert code == 0 and "Page written to page.html" in out
+    assert text.count('class="bars"') == 2 and text.count("<svg") == 2 and "04 padded tile" in text
+    assert text.count("<rect class=") > 100 and "warp 7</text>" in text and str(here) not in text and "http" not in text
+    assert "timeline" not in (here / "a.json").read_text()
+    issued = limits(of_rung(rung(5), (256, 256, 256), "sm_90"), timeline=True)["timeline"]
+    cycles = [at for at, *_ in issued]
+    assert cycles == sorted(cycles) and cycles[-1] - cycles[0] <= 512 and len({warp for _, _, warp, _ in issued}) >= 8

@@ -12,6 +12,7 @@ from ..tools.bench import records
 from ..tools.inspect.files import from_file
 from ..tools.limits.launches import Launch, of_file, of_rung
 from ..tools.limits.limits import limits
+from ..tools.limits.page import page
 from . import parse
 from .console import number, out, table, waiting
 from .measuring import keep
@@ -35,10 +36,13 @@ def command(
     macro: Macros = None,
     include: Includes = None,
     shared: Shared = None,
+    html: Annotated[Path | None, typer.Option(help="Write charts, and warps over time, as a page.")] = None,
     json: Annotated[Path | None, typer.Option(help="Write the figures to this file.")] = None,
 ) -> None:
     """Ceilings, modelled time, limiter and the next thing to try of a kernel. No GPU needed."""
-    records.check_writable(json, *(one for one in (kernel, compare or "") if one.endswith(OF_KERNELS)))
+    read = [one for one in (kernel, compare or "") if one.endswith(OF_KERNELS)]
+    records.check_writable(json, *read)
+    records.check_writable(html, *read, *([json] if json else []))
 
     def launch(what: str) -> Launch:
         if not what.endswith(OF_KERNELS):
@@ -54,11 +58,16 @@ def command(
     found = []
     for what in (kernel, *([compare] if compare else [])):
         with waiting(f"following {what}"):
-            found.append(limits(launch(what), gpu))
+            found.append(limits(launch(what), gpu, timeline=html is not None))
     for one in found:
         _chart(one)
     if len(found) > 1:
         _compare(*found)
+    if html is not None:
+        html.write_text(page(found), encoding="utf-8")
+        out.print(f"Page written to {html}", soft_wrap=True)
+        for one in found:
+            del one["timeline"]
     keep(json, records.record(None, "sm_90", [{"found": {"limits": found}}]), "Figures written")
 
 

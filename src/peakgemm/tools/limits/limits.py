@@ -79,8 +79,8 @@ def _accesses(path: Path) -> Iterator[tuple[int, int, int, int, int]]:
                        sum(bits.bit_count() for _, bits in access.lines[warp]) if access.lines else 0)
 
 
-def limits(launch: Launch, gpu: str = "h100") -> dict[str, Any]:
-    """Everything that `peakgemm limits` shows of a launch.
+def limits(launch: Launch, gpu: str = "h100", timeline: bool = False) -> dict[str, Any]:
+    """Everything that `peakgemm limits` shows of a launch; ``timeline``: what warps issue in a stretch of time, too.
 
     Raises:
         InvalidValue: a GPU without numbers or of another architecture; a kernel that cannot be followed.
@@ -100,7 +100,7 @@ def limits(launch: Launch, gpu: str = "h100") -> dict[str, Any]:
     cache = max(_SM_MEMORY - fit.blocks_per_sm * fit.shared_per_block, 8 << 10)
 
     def generation(resident: int) -> Outcome:
-        return Sm([paths[one % 2] for one in range(resident)], known, arch.name, cache, places).run()
+        return Sm([paths[one % 2] for one in range(resident)], known, arch.name, cache, places, timeline).run()
 
     waves, rest = divmod(launch.blocks, sms * fit.blocks_per_sm)
     whole = generation(fit.blocks_per_sm) if waves else None
@@ -123,7 +123,8 @@ def limits(launch: Launch, gpu: str = "h100") -> dict[str, Any]:
         "blocks": launch.blocks, "blocks_per_sm": fit.blocks_per_sm, "occupancy": fit.fraction,
         "limited_by": fit.limited_by, "waves": launch.blocks / (sms * fit.blocks_per_sm),
         "counts": {name: launch.blocks * value for name, value in sorted(found.items())},
-        "widened": widened(launch), "guessed": sorted(first.guessed)[:3]}
+        "widened": widened(launch), "guessed": sorted(first.guessed)[:3],
+        **({"timeline": shown.issued} if timeline else {})}
 
 
 def widened(launch: Launch) -> list[str]:

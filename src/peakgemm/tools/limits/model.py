@@ -27,6 +27,7 @@ KEPT, RING = 24, 24
 #: Issues for which a load's registers wait at write ports that FFMAs keep busy, then the cycles that nothing issues.
 _PATIENCE, _CLOSED = 16, 3
 _WORD = 0xFFFFFFFF
+_SHOWN, _KEPT_ISSUES = 512, 200_000  # cycles of `Outcome.issued`, and instructions among which they are looked for
 _NEVER = float("inf")
 #: Cycles from issue to shared memory, and the wavefront and the register pair of the shortest load.
 _ON_THE_WAY = 6
@@ -37,11 +38,13 @@ _WAITS = {"shared": "short scoreboard", "global": "long scoreboard", "": "short 
 @dataclass(frozen=True)
 class Outcome:
     """``cycles`` of a generation of blocks on an SM; ``turn``: of a turn of the main loop; ``stalls``: the share of the
-    warps' cycles by reason."""
+    warps' cycles by reason; ``issued``: of a stretch of the main loop the cycle of each instruction, how many it takes,
+    the warp and the kind, if they are kept."""
 
     cycles: float
     turn: float
     stalls: Mapping[str, float]
+    issued: Sequence[tuple[float, float, int, str]] = ()
 
 
 @dataclass
@@ -139,7 +142,8 @@ class Sm:
     """One SM with ``paths``, one a resident block. ``table``: latencies and rates; ``cache``: bytes of L1."""
 
     def __init__(self, paths: Sequence[Path], table: Mapping[str, Any], arch: str, cache: int,
-                 places: Sequence[int]) -> None:
+                 places: Sequence[int], keeps: bool = False) -> None:
+        self._issued: list[tuple[float, float, int, str]] | None = [] if keeps else None
         self._program, self._table = paths[0].program, table
         self._reads = read_costs(paths[0], places, arch)
         loops = {one.start: frozenset(one.places) for one in self._program.loops}
@@ -206,7 +210,13 @@ class Sm:
         per_turn = self._turn()
         total = sum(self._stalls.values()) or 1.0
         stalls = {name: one / total for name, one in sorted(self._stalls.items(), key=lambda pair: -pair[1])}
-        return Outcome(end + self.dropped * per_turn, per_turn, stalls)
+        return Outcome(end + self.dropped * per_turn, per_turn, stalls, self._stretch())
+
+    def _stretch(self) -> Sequence[tuple[float, float, int, str]]:
+        """`_SHOWN` cycles from when the first warp has turned three times."""
+        begins = [one.turns[min(3, len(one.turns) - 1)] for one in self._warps if one.turns]
+        start = min(begins, default=0.0)
+        return [one for one in self._issued or () if start <= one[0] < start + _SHOWN]
 
     def _turn(self) -> float:
         """Cycles of a turn of all warps in the steady state: from when each has turned a third of its turns until one
@@ -263,6 +273,8 @@ class Sm:
         self._free[q], self._last[q] = now + cost, now
         self._greedy[q] = one if control.yield_ else None
         one.ready, one.before, one.throttled = now + max(control.stall, 1, cost), now, ""
+        if self._issued is not None and len(self._issued) < _KEPT_ISSUES:
+            self._issued.append((now, cost, one.number, _shown(word.name)))
         one.at += 1
         done, read, kind = 0.0, now + table["operands"], ""
         name, (what, number) = word.name, self._kinds[place]
@@ -456,6 +468,15 @@ class Sm:
                 self._wake(one, barrier.done[phase])
             else:
                 barrier.waiting.append((one, phase))
+
+
+def _shown(name: str) -> str:
+    """The kind of an instruction in a picture; see `page`."""
+    if name in ("FFMA", "FFMA2") or name.endswith("MMA"):
+        return "compute"
+    return next((kind for kind, names in (
+        ("copy", ("LDG", "UTMA", "UBLK")), ("load", ("LDS",)), ("stage", ("STS",)), ("store", ("STG", "RED", "ATOM")),
+        ("barrier", ("BAR", "SYNCS", "DEPBAR", "LDGDEPBAR"))) if name.startswith(names)), "other")
 
 
 def kind_of(text: str) -> tuple[str, float]:

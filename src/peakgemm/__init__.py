@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .calls import above as _above
+from .calls import hooks as _hooks
 from .version import __version__
 
 # Public name -> module that holds it, and its name there where that differs: imported on first use, so that `import
@@ -102,4 +102,4 @@ def _multi_dot(arrays: Any, **options: Any) -> Any:
     return multi_dot(arrays, **options)
 
 
-_above.search, _above.multi_dot = _search, _multi_dot
+_hooks.search, _hooks.multi_dot = _search, _multi_dot

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .calls.request import check_precision
-from .errors import InvalidValue
 from .integrations import missing
+from .integrations.use import check_linalg
 
 if TYPE_CHECKING:
     from .integrations.use import Use
@@ -38,9 +38,7 @@ def use(precision: str = "ieee", reproducible: bool | None = None, *, linalg: bo
 
 def make_use(precision: str, linalg: bool, recorder: Any = None) -> Use:
     """`use`, of a checked precision; ``recorder``: what `peakgemm.use` counts with."""
-    if precision == "reproducible" and linalg:
-        raise InvalidValue("linalg=True: linear algebra keeps no promise of reproducible=True, since its blocks depend "
-                           "on the size; leave out one of the two")
+    check_linalg(precision, linalg)
     try:
         from .integrations import cupy_use
     except ImportError as error:

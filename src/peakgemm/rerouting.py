@@ -109,13 +109,12 @@ def use(precision: str = "ieee", *, linalg: bool = False, check: int = 0, certif
             with a reproducible precision.
     """
     from .calls.request import check_precision
+    from .integrations.use import check_linalg, check_share
 
-    if check_precision(precision) == "reproducible" and linalg:
-        raise InvalidValue("linalg=True keeps no promise of precision='reproducible'; leave out one of the two")
+    check_linalg(check_precision(precision), linalg)
     if type(check) is not int or check < 0:
         raise InvalidValue(f"check = {check!r} is no number of products; pass 0 or more")
-    if not isinstance(certify, (int, float)) or not 0 <= certify <= 1:
-        raise InvalidValue(f"certify = {certify!r} is no share of the products; pass a number from 0 to 1")
+    check_share(certify)
     return Rerouting(precision, linalg, Recorder(check), certify)
 
 

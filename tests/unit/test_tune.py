@@ -21,7 +21,7 @@ import stand_in
 from commands import here, run
 from host_peer import GPU, HostBound, HostPeer, HostTimer
 from peakgemm import arrays
-from peakgemm.calls import above, first_use, launch, plan
+from peakgemm.calls import first_use, hooks, launch, plan
 from peakgemm.calls.request import Request
 from peakgemm.errors import CompileFailed, InvalidValue, MissingComponent
 from peakgemm.kernels.emulated.schemes import Scheme
@@ -324,7 +324,7 @@ def first(gpu: Path, monkeypatch: pytest.MonkeyPatch) -> Device:
     monkeypatch.setattr(first_use, "ALWAYS_TUNED", True)
     monkeypatch.setattr(first_use, "_searched", set())
     monkeypatch.setattr(first_use, "_failures", set())
-    monkeypatch.setattr(above, "search", it.search)
+    monkeypatch.setattr(hooks, "search", it.search)
     return it
 
 

@@ -9,7 +9,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from ..runtime import device
-from . import above
+from . import hooks
 from .request import REPRODUCIBLE
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def tuned_at_first_use(problem: Problem, gpu: Gpu, choice: Choice, stream: int) 
         if key in _searched:  # meanwhile, and ``choice`` was made before
             return None
         _searched.add(key)
-        kernel, config = above.search(problem, gpu, precision)
+        kernel, config = hooks.search(problem, gpu, precision)
     except Exception as error:
         if str(error) not in _failures:
             _failures.add(str(error))

@@ -11,7 +11,7 @@ from ..arrays.base import HOST, View, place, stream_handle
 from ..arrays.numpy import host_view
 from ..errors import InvalidType, InvalidValue
 from ..runtime import device
-from . import above
+from . import hooks
 from .first_use import tuned_at_first_use
 from .launch import (
     Decided,
@@ -200,7 +200,7 @@ class Plan:
                                "on the GPU")
         from ..selection.choose import Choice
 
-        kernel, config = above.search(self._problem, self._gpu, self._request.precision)
+        kernel, config = hooks.search(self._problem, self._gpu, self._request.precision)
         choice = Choice(kernel, config, "tuned", "it was the fastest of those timed by autotune()")
         bound_for(self._problem, self._gpu, choice)
         self._decided = Decided(choice, self._problem.alignment, {})

@@ -76,7 +76,8 @@ def certify(a: Any, b: Any, c: Any, *, alpha: Any = 1.0, beta: Any = None, c0: A
     def record(program: Program, matrices: dict[str, Matrix]) -> None:
         read = {name: matrices[x].mT if swapped else matrices[x] for name, x in names.items() if x in matrices}
         out, count = matrices["out"], matrices["out"].shape[0]
-        workspace = program.allocate(max(checksums.workspace_floats(*shapes[name], count) for name in used))
+        floats = (checksums.workspace_floats(program.arch, *shapes[name], count) for name in used)
+        workspace = program.allocate(max(floats))
         program.kernel(checksums.start(program.arch, count, layout, seed or 0), c=out)
         for step in steps:
             matrix = read[step.matrix]

@@ -184,10 +184,10 @@ class Certificate:
             return c - self._alpha * product - self._beta * old
 
         with np.errstate(all="ignore"):
-            found = (norms("ax", "yb", -2), norms("ax", "yb", -1), norms("dx", "yd", -1),
-                     (residuals("cx", "ax", "dx"), residuals("yc", "yb", "yd")))
+            both_sides = (norms("ax", "yb", -2), norms("ax", "yb", -1), norms("dx", "yd", -1),
+                          (residuals("cx", "ax", "dx"), residuals("yc", "yb", "yd")))
         low, high = numbers.reshape(-1, layout.size)[0, :1].view(np.uint32)
-        sides, factors, old, off = (Lines(*each[::-1]) if self._swapped else Lines(*each) for each in found)
+        sides, factors, old, off = (Lines(*each[::-1]) if self._swapped else Lines(*each) for each in both_sides)
         return _Facts(sides, factors, old, off, int(low) | int(high) << 32)
 
     def _underflow(self) -> float:

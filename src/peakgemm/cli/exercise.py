@@ -28,27 +28,28 @@ def command(
     chosen = rungs(rung)
     if len(chosen) != 1:
         raise InvalidValue(f"exercise takes one rung, not the {len(chosen)} of {rung!r}")
-    one = exercise(chosen[0].number)
-    path = file or Path(f"{one.name}.cu")
-    again = f"peakgemm exercise {one.goal.number:02}" + f" {quote(str(path))}" * (file is not None)
+    assignment = exercise(chosen[0].number)
+    path = file or Path(f"{assignment.name}.cu")
+    again = f"peakgemm exercise {assignment.goal.number:02}" + f" {quote(str(path))}" * (file is not None)
     if not check_it:
         if path.exists():
             raise InvalidValue(f"{path} is there already; check it with: {again} --check, or delete it to begin again")
         try:
-            path.write_text(one.text(), encoding="utf-8")
+            path.write_text(assignment.text(), encoding="utf-8")
         except OSError as error:
             raise InvalidValue(f"cannot write {path} ({error.strerror}); name a file in a folder that exists") from None
-        out.print(f"{one.task}\n\n{path} written. Edit it, then: {again} --check", soft_wrap=True)
+        out.print(f"{assignment.task}\n\n{path} written. Edit it, then: {again} --check", soft_wrap=True)
         return
     if not path.is_file():
         raise InvalidValue(f"{path} is not there; write it with: {again}")
     missed = 0
-    for finding in check(one, path):
+    for finding in check(assignment, path):
         missed += not finding.met
         out.print(f"{'met' if finding.met else 'MISSED':<7}{finding.goal}: {finding.said}", soft_wrap=True)
     if not missed:
-        following = f" Next: peakgemm exercise {one.goal.number + 1:02}" if one.goal.number + 1 in EXERCISES else ""
-        out.print(f"\nDone. Compare with {one.goal.path}.{following}", soft_wrap=True)
+        following = assignment.goal.number + 1
+        hint = f" Next: peakgemm exercise {following:02}" if following in EXERCISES else ""
+        out.print(f"\nDone. Compare with {assignment.goal.path}.{hint}", soft_wrap=True)
         return
     out.print(f"\n{missed} goal{'s' * (missed != 1)} missed.")
     raise typer.Exit(1)

@@ -55,20 +55,20 @@ def command(
         subject = from_file(Path(what), "sm_90", own.entry or "", defined, include or [])
         return of_file(subject, own.grid, own.block, own.args, own.shared)
 
-    found = []
+    results = []
     for what in (kernel, *([compare] if compare else [])):
         with waiting(f"following {what}"):
-            found.append(limits(launch(what), gpu, timeline=html is not None))
-    for one in found:
-        _chart(one)
-    if len(found) > 1:
-        _compare(*found)
+            results.append(limits(launch(what), gpu, timeline=html is not None))
+    for result in results:
+        _chart(result)
+    if len(results) > 1:
+        _compare(*results)
     if html is not None:
-        html.write_text(page(found), encoding="utf-8")
+        html.write_text(page(results), encoding="utf-8")
         out.print(f"Page written to {html}", soft_wrap=True)
-        for one in found:
-            del one["timeline"]
-    keep(json, records.record(None, "sm_90", [{"found": {"limits": found}}]), "Figures written")
+        for result in results:
+            del result["timeline"]
+    keep(json, records.record(None, "sm_90", [{"found": results}]), "Figures written")
 
 
 def _chart(one: dict[str, Any]) -> None:

@@ -43,8 +43,8 @@ def own_launch(path: Path, entry: str | None, grid: str | None, block: str | Non
     given = grid is not None and block is not None
     square = parse.shapes(size, None, 0)[0][0] if size else None
     whole = given and words and not size  # then host code has nothing to say
-    found = offered(path, entry, macros, include, square) if path.suffix in CUDA and not whole else None
-    if found is None:
+    launch = offered(path, entry, macros, include, square) if path.suffix in CUDA and not whole else None
+    if launch is None:
         if given and size:
             raise InvalidValue(f"--size {size}: {path.name} has no launch in which it could stand for something; leave "
                                "it out, for --arg says the sizes")
@@ -54,33 +54,33 @@ def own_launch(path: Path, entry: str | None, grid: str | None, block: str | Non
                                + f"; or, for the launch in its host code, run: {host_code.REMEDY}" * parser)
         return OwnLaunch(entry, parse.triple("--grid", grid), parse.triple("--block", block),
                          [argument(word, number, max_memory) for number, word in enumerate(words)], shared or 0)
-    told = {"--grid": grid, "--block": block, "--arg": words, "--shared": shared}
-    if missing := [one for one in found.unknown if not told[one.split()[0]]]:
-        options = ", ".join(dict.fromkeys(one.split()[0] for one in missing))
-        raise InvalidValue(f"{found.where}: the launch of {found.kernel} takes values that only a run knows "
-                           f"({'; '.join(missing)}); pass {'--size N, or ' * (size is None)}{options}"
-                           + f". {found.complaint}" * bool(found.complaint))
-    blocks = parse.triple("--grid", grid) if grid else found.grid
-    threads = parse.triple("--block", block) if block else found.block
+    options = {"--grid": grid, "--block": block, "--arg": words, "--shared": shared}
+    if missing := [one for one in launch.unknown if not options[one.split()[0]]]:
+        wanted = ", ".join(dict.fromkeys(one.split()[0] for one in missing))
+        raise InvalidValue(f"{launch.where}: the launch of {launch.kernel} takes values that only a run knows "
+                           f"({'; '.join(missing)}); pass {'--size N, or ' * (size is None)}{wanted}"
+                           + f". {launch.complaint}" * bool(launch.complaint))
+    blocks = parse.triple("--grid", grid) if grid else launch.grid
+    threads = parse.triple("--block", block) if block else launch.block
     assert blocks is not None and threads is not None  # for nothing is missing
     args = ([argument(word, number, max_memory) for number, word in enumerate(words)] if words else
-            _arguments(found, fill, max_memory))
-    bytes_ = found.shared or 0 if shared is None else shared
-    sized = (f"; {size} stands for {', '.join(found.sized)}" if found.sized else
+            _arguments(launch, fill, max_memory))
+    bytes_ = launch.shared or 0 if shared is None else shared
+    sized = (f"; {size} stands for {', '.join(launch.sized)}" if launch.sized else
              f"; its sizes are constants: --size {size} changes nothing" if size else "")
-    return OwnLaunch(found.kernel, blocks, threads, args, bytes_, f"{found.where}: {found.kernel}, grid "
+    return OwnLaunch(launch.kernel, blocks, threads, args, bytes_, f"{launch.where}: {launch.kernel}, grid "
                      f"{_shown(blocks)}, block {_shown(threads)}, {bytes_} bytes of dynamic shared memory, arguments "
-                     f"{', '.join(map(_word, found.names, args))}{sized}")
+                     f"{', '.join(map(_word, launch.names, args))}{sized}")
 
 
-def _arguments(found: Launch, fill: str, max_memory: int) -> list[Any]:
+def _arguments(launch: Launch, fill: str, max_memory: int) -> list[Any]:
     """Arrays that point into one allocation are views of one array."""
     memory: dict[str, Any] = {}
     args: list[Any] = []
-    for number, one in enumerate(found.args):
+    for number, one in enumerate(launch.args):
         if isinstance(one, Pointer):
             if not 0 <= one.offset < one.elements:
-                raise InvalidValue(f"{found.where}: {found.names[number]} is {one.name} + {one.offset}, beyond its "
+                raise InvalidValue(f"{launch.where}: {launch.names[number]} is {one.name} + {one.offset}, beyond its "
                                    f"{one.elements} elements; correct the launch, or pass --arg")
             key = f"{one.name}:{one.dtype}"
             if key not in memory:

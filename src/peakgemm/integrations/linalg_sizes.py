@@ -28,10 +28,9 @@ class Sizes(NamedTuple):
             and count * rows >= self.batch_total)
 
 
-# By precision="emulated" on an H200 (results/h200/linalg.json). Below these the library keeps the call.
+# In both precisions of `peakgemm.linalg` on an H200 (results/h200/linalg.json). Below these the library keeps the call.
 FASTER = {
     "factor": Sizes(rows=1024),
-    "factor, ieee": Sizes(rows=8192),  # at 4096 an H100 had 0.92 of cuSOLVER's speed, an H200 1.06
     "solve": Sizes(rows=512, columns=256, batch_columns=64),
     "inverse": Sizes(rows=1024),
     "gram": Sizes(rows=512, columns=512),

@@ -165,18 +165,18 @@ class Recorder:
             padded = [f"{x:{'<' if i < 3 else '>'}{widths[i]}}" for i, x in enumerate(row[:5])]
             lines.append("  " + "  ".join([*padded, row[5]]))
         if not rows:
-            there = " and ".join(name for name in ("torch", "jax", "cupy") if name in sys.modules)
-            lines.append(f"no product on a GPU was seen; imported: {there or 'neither torch, jax nor cupy'}")
+            imported = " and ".join(name for name in ("torch", "jax", "cupy") if name in sys.modules)
+            lines.append(f"no product on a GPU was seen; imported: {imported or 'neither torch, jax nor cupy'}")
         if len(rows) > _ROWS:
             lines.append(f"  and {len(rows) - _ROWS} rows more, which --json writes")
         if self._check or self.checks["done"]:
-            done, left_out, largest = (self.checks[name] for name in ("done", "left_out", "largest"))
+            done, largest = self.checks["done"], self.checks["largest"]
             lines.append(f"checked {done:,} products; the largest difference from the library's was {largest:.3g} of "
                          "the bound")
-            if left_out:
-                lines[-1] += f"; {left_out:,} were not checked, for want of memory or in a capture"
         if self.checks["certified"]:
             lines.append(f"certified {self.checks['certified']:,} products; {self.checks['wrong']:,} are wrong")
+        if left_out := self.checks["left_out"]:
+            lines.append(f"{left_out:,} products that were due were not looked at, for want of memory or in a capture")
         return "\n".join(lines + self.notes)
 
 

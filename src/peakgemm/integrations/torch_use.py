@@ -247,12 +247,8 @@ class Use(use.Use):
 
     def __init__(self, precision: str, key: str = "CUDA", run: Callable[[_Call, str], Tensor] = _run,
                  linalg: bool = False, recorder: Any = None, certify: float = 0.0, on_fault: str = "warn") -> None:
-        if check_precision(precision) == "reproducible" and linalg:
-            raise InvalidValue("linalg=True: linear algebra keeps no promise of reproducible=True, since its blocks "
-                               "depend on the size; leave out one of the two")
-        if not isinstance(certify, (int, float)) or not 0 <= certify <= 1:
-            raise InvalidValue(f"certify = {certify!r} is no share of the products; pass a number from 0 to 1: 0.01 "
-                               "for one in a hundred")
+        use.check_linalg(check_precision(precision), linalg)
+        use.check_share(certify)
         if on_fault not in use.ON_FAULT:
             raise InvalidValue(f"on_fault = {on_fault!r}; pass one of {', '.join(map(repr, use.ON_FAULT))}")
         if not hasattr(torch.library, "get_kernel"):

@@ -15,6 +15,28 @@ from .recorder import Recorder
 ON_FAULT = ("warn", "log", "raise")
 
 
+def check_linalg(precision: str, linalg: bool) -> None:
+    """Refuse linear algebra with a promise that it does not keep.
+
+    Raises:
+        InvalidValue: it is asked for with a reproducible precision.
+    """
+    if precision == "reproducible" and linalg:
+        raise InvalidValue("linalg=True: linear algebra keeps no promise of reproducible=True, since its blocks depend "
+                           "on the size; leave out one of the two")
+
+
+def check_share(certify: float) -> None:
+    """Refuse what is no share of the products to certify.
+
+    Raises:
+        InvalidValue: no number from 0 to 1.
+    """
+    if not isinstance(certify, (int, float)) or not 0 <= certify <= 1:
+        raise InvalidValue(f"certify = {certify!r} is no share of the products; pass a number from 0 to 1: 0.01 for "
+                           "one in a hundred")
+
+
 class Block(NamedTuple):
     """What one ``with`` asks for; see `peakgemm.torch.use`, which alone takes the last two. Where a ``recorder``
     follows, products that the library may run in TF32 stay with it: they are faster there."""

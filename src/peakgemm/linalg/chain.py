@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..calls import above
+from ..calls import hooks
 
 
 def multi_dot(arrays: Sequence[Any], *, out: Any = None, precision: str = "ieee",
@@ -20,4 +20,4 @@ def multi_dot(arrays: Sequence[Any], *, out: Any = None, precision: str = "ieee"
     Raises:
         InvalidType, InvalidValue: as `peakgemm.einsum`, and for fewer than two arrays or other dimensions.
     """
-    return above.multi_dot(arrays, out=out, precision=precision, reproducible=reproducible)
+    return hooks.multi_dot(arrays, out=out, precision=precision, reproducible=reproducible)

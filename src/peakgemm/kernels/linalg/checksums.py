@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...runtime.architectures import architecture
 from ..family import Launch
 from .leaves import Strides, launch_of
 
 VECTORS = 2             # random vectors on each side
 HEAD = 2                # doubles before all others: the seed, and flags
-_SLAB, _STEP, _THREADS, _SMS = 256, 16, 128, 132  # columns and rows of a block, its threads; SMs that are to be filled
+_SLAB, _STEP, _THREADS = 256, 16, 128  # columns and rows of a block, its threads
 _START, _PARTS, _SUM = range(3)
 _SUMS = (1, VECTORS + 1, VECTORS + 2)  # of a row or column, by what is asked for
 _COLUMNS, _ROWS = "signs by columns", "signs by rows"  # of the product
@@ -127,22 +128,22 @@ def checksums(arch: str, step: Pass, layout: Layout, rows: int, columns: int, st
     if strides.column != 1:  # the kernel reads the transpose, whose rows are contiguous
         step, rows, columns = step.mT, columns, rows
         strides = Strides(strides.column, strides.row, strides.batch)
-    slabs, strips = _cut(rows, columns, count, 2 if sum(step.kinds) == 3 else 3)
+    slabs, strips = _cut(arch, rows, columns, count, 2 if sum(step.kinds) == 3 else 3)
     sums = sum(_SUMS[kind] * length for kind, length in zip(step.kinds, (rows, columns), strict=True))
     return [_launch(arch, blocks, phase, step, layout, strides, rows, columns, count, strips)
             for phase, blocks in ((_PARTS, count * slabs * strips), (_SUM, count * -(-sums // _THREADS)))]
 
 
-def workspace_floats(rows: int, columns: int, count: int) -> int:
+def workspace_floats(arch: str, rows: int, columns: int, count: int) -> int:
     """Floats that `checksums` need in the workspace, whichever way the matrix lies."""
     return max(2 * count * max(_SUMS) * (slabs * m + strips * n) for m, n in ((rows, columns), (columns, rows))
-               for slabs, strips in [_cut(m, n, count, 3)])
+               for slabs, strips in [_cut(arch, m, n, count, 3)])
 
 
-def _cut(rows: int, columns: int, count: int, resident: int) -> tuple[int, int]:
+def _cut(arch: str, rows: int, columns: int, count: int, resident: int) -> tuple[int, int]:
     """Slabs of columns and strips of rows, for one wave of so many blocks an SM."""
-    slabs = -(-columns // _SLAB)
-    return slabs, max(1, min(-(-rows // _STEP), resident * _SMS // (slabs * count)))
+    slabs, most = -(-columns // _SLAB), resident * architecture(arch).gpu_sms
+    return slabs, max(1, min(-(-rows // _STEP), most // (slabs * count)))
 
 
 def _launch(arch: str, blocks: int, phase: int, step: Pass, layout: Layout, strides: Strides, rows: int, columns: int,

@@ -13,8 +13,9 @@ from ...errors import InvalidValue
 from ..inspect.listing import ptx_text
 from .execute import Path
 from .launches import Launch
-from .model import SCHEDULERS, Outcome, Sm, kind_of, read_costs
+from .model import SCHEDULERS, Outcome, Sm
 from .semantics import operands
+from .steps import kind_of, read_costs
 
 _TABLES = File(__file__).parent
 _SM_MEMORY = 256 << 10  # bytes of L1 and shared memory together
@@ -87,7 +88,7 @@ def limits(launch: Launch, gpu: str = "h100", timeline: bool = False) -> dict[st
     """
     known = table(gpu)
     if known["arch"] != launch.arch.name:
-        raise InvalidValue(f"--gpu {gpu} is {known['arch']}, the kernel is for {launch.arch.name}: pass --arch "
+        raise InvalidValue(f"--gpu {gpu} is {known['arch']}, the kernel is for {launch.arch.name}: compile it for "
                            f"{known['arch']}")
     arch, fit = launch.arch, launch.occupancy
     sms, clock = arch.gpu_sms, arch.gpu_mhz * 1e6

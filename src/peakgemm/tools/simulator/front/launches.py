@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import math
-import operator
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,30 +15,30 @@ from functools import lru_cache, wraps
 from itertools import islice
 from typing import Any, TypeVar, cast
 
-from .host_code import HostCode, evaluated, operator_of, path, template_of
+from .expressions import (
+    CALLS,
+    FUNCTIONS,
+    OPERATORS,
+    Unknown,
+    called,
+    converted,
+    dtype_of,
+    hash_of,
+    is_whole,
+    meaning,
+    parts,
+    template_arguments,
+    tuple_of,
+    variable_of,
+)
+from .host_code import HostCode, evaluated, operator_of, path
 
 _CONFIGURES = "__cudaPushCallConfiguration"
 _ALLOCATES = ("cudaMalloc", "cudaMallocManaged", "cudaMallocAsync", "cudaMallocHost")
-_FUNCTIONS = ("FUNCTION_DECL", "CXX_METHOD", "FUNCTION_TEMPLATE")
 _VARIABLES = ("VAR_DECL", "PARM_DECL")
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 _MOST = 64  # ways to a launch that are followed
 _STEPS, _DEEP = 100_000, 150  # expressions that are looked at for a value, and within each other
-_WORD = 64  # bits of the widest whole numbers
-_CALLS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "pow": pow, **{
-    f"{name}{end}": getattr(math, name) for name in ("ceil", "floor", "sqrt") for end in ("", "f")}}
-_OPERATORS: dict[str, Callable[..., Any]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": lambda a, b: _quotient(a, b), "%": math.fmod,
-    "<<": lambda a, b: operator.lshift(a, _bits(b)), ">>": lambda a, b: operator.rshift(a, _bits(b)),
-    "&": operator.and_, "|": operator.or_, "^": operator.xor, "<": operator.lt, ">": operator.gt, "<=": operator.le,
-    ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "&&": lambda a, b: bool(a and b),
-    "||": lambda a, b: bool(a or b), "!": operator.not_, "~": operator.invert, "negated": operator.neg}
-
-
-class Unknown(Exception):
-    """A value that only a run knows; its text is the name of what holds it."""
-
-
 #: What a function's parameters stand for: an expression with the scope that it is in, or the value of a template's.
 Scope = dict[int, Any]
 #: What ends the evaluation of an expression; libclang's own calls fail in their way where Python's stack ends.
@@ -133,19 +131,19 @@ class _Reader:
                 continue
             if cursor.kind.name == "IF_STMT" and number:
                 under = (*conditions, (children[0], number == 1))
-            if kind in _FUNCTIONS:
+            if kind in FUNCTIONS:
                 self.functions[one.canonical.hash] = inside = one.get_definition() or one
             elif kind == "CALL_EXPR":
                 configuration = [*one.get_children(), one][1:2]
                 if configuration and configuration[0].spelling == _CONFIGURES:
                     self.found.append((one, function, under))
-                elif (target := _called(one)) is not None:
+                elif (target := called(one)) is not None:
                     self.calls.setdefault(target.hash, []).append((one, function))
                 if one.spelling in _ALLOCATES and len(args := list(one.get_arguments())) > 1:
-                    self.allocated.setdefault(_hash(_variable(args[0])), args[1])
+                    self.allocated.setdefault(hash_of(variable_of(args[0])), args[1])
             elif kind == "BINARY_OPERATOR" and operator_of(one) == "=":
                 target, value = one.get_children()
-                self.assigned.setdefault(_hash(_variable(target)), []).append(value)
+                self.assigned.setdefault(hash_of(variable_of(target)), []).append(value)
             self._walk(one, inside, under)
 
     def launches(self) -> list[Launch]:
@@ -155,22 +153,23 @@ class _Reader:
 
     def _scopes(self, function: Any, seen: tuple[int, ...] = ()) -> Iterator[Scope]:
         """What a function's parameters are in each of its calls, from within functions that are called."""
-        key = _hash(function and function.canonical)
-        calls = [(call, around) for call, around in self.calls.get(key, ()) if _hash(around) not in seen]
+        key = hash_of(function and function.canonical)
+        calls = [(call, around) for call, around in self.calls.get(key, ()) if hash_of(around) not in seen]
         for call, around in calls:
-            for scope in self._scopes(around, (*seen, _hash(around))):
+            for scope in self._scopes(around, (*seen, hash_of(around))):
                 yield self._bound(call, scope)
         if not calls:
             yield {}
 
     def _bound(self, call: Any, scope: Scope) -> Scope:
         """The scope of a function that is called."""
-        inside, function = dict(scope), self.functions.get(_hash(_called(call)))
+        inside, function = dict(scope), self.functions.get(hash_of(called(call)))
         children = [] if function is None else list(function.get_children())
         inside.update((one.hash, (arg, scope)) for one, arg in zip(
             (one for one in children if one.kind.name == "PARM_DECL"), call.get_arguments(), strict=False))
         inside.update((one.hash, value) for one, value in zip(
-            (one for one in children if "TEMPLATE" in one.kind.name), _arguments(call.referenced), strict=False))
+            (one for one in children if "TEMPLATE" in one.kind.name), template_arguments(call.referenced),
+            strict=False))
         return inside
 
     def _launch(self, call: Any, scope: Scope, conditions: tuple[Any, ...]) -> Launch | None:
@@ -193,7 +192,7 @@ class _Reader:
             return Launch("", self.code.where(call), None, None, None, (), (), (), (named,))
         parameters = [one for one in declared.get_children() if one.kind.name == "PARM_DECL"]
         for parameter, arg in zip(parameters, args, strict=False):
-            if self.size is not None and _whole(parameter.type):
+            if self.size is not None and is_whole(parameter.type):
                 with suppress(*_ENDS):
                     self._stand(arg, scope)
         self.first = False
@@ -213,7 +212,7 @@ class _Reader:
     @_limited
     def _stand(self, arg: Any, scope: Scope) -> bool:
         """Let the size stand for a variable, and for those that it is passed from; whether it does."""
-        variable = _variable(arg)
+        variable = variable_of(arg)
         if variable is None or variable.kind.name not in _VARIABLES or evaluated(arg) is not None:
             return evaluated(arg) is None and arg.kind.name in ("ARRAY_SUBSCRIPT_EXPR", "CALL_EXPR")
         if variable.hash not in scope or self._stand(*scope[variable.hash]):
@@ -224,7 +223,7 @@ class _Reader:
     def _kernel(self, callee: Any, scope: Scope) -> tuple[str, Any]:
         """The kernel's name with its template arguments, and its definition."""
         reference = next((one for one in callee.walk_preorder() if one.kind.name == "DECL_REF_EXPR"), callee)
-        target = _known(reference)
+        target = meaning(reference)
         if target.kind.name in _VARIABLES:  # a pointer to a function
             return self._kernel(*self._source(target, scope))
         name = path(target) if target.kind.name != "OVERLOADED_DECL_REF" else next(
@@ -234,20 +233,20 @@ class _Reader:
             raise Unknown(target.spelling)
         if declared.kind.name != "FUNCTION_TEMPLATE":
             return name, declared
-        written = _arguments(target) or [  # else they depend on a template around it
+        written = template_arguments(target) or [  # else they depend on a template around it
             self._type(one, scope) if one.kind.name == "TYPE_REF" else self._value(one, scope) for one in
             reference.get_children() if not one.kind.name.endswith("_REF") or one.kind.name == "TYPE_REF"]
         return f"{name}<{', '.join(map(str, written))}>", declared
 
     def _type(self, cursor: Any, scope: Scope) -> Any:
         """A type; one that a template around is instantiated with is float where no call says it."""
-        of = _known(cursor)
+        of = meaning(cursor)
         return scope.get(of.hash, "float") if of.kind.name == "TEMPLATE_TYPE_PARAMETER" else cursor.type.spelling
 
     def _argument(self, parameter: Any, arg: Any, scope: Scope) -> Any:
         kind = parameter.type.get_canonical()
         if kind.kind.name == "POINTER" and evaluated(arg) != 0:
-            dtype = _dtype(kind.get_pointee())
+            dtype = dtype_of(kind.get_pointee())
             variable, offset, around = self._pointer(arg, scope)
             try:
                 size = int(self._value(self.allocated[variable.hash], around))
@@ -268,13 +267,13 @@ class _Reader:
     @_limited
     def _pointer(self, arg: Any, scope: Scope) -> tuple[Any, int, Scope]:
         """The variable whose memory a pointer is into, from which element on, and the scope that it is in."""
-        inside = _expressions(arg)
+        inside = parts(arg)
         if arg.kind.name in ("BINARY_OPERATOR", "ARRAY_SUBSCRIPT_EXPR") and len(inside) == 2:  # p + 256, &p[256]
             base, index = sorted(inside, key=lambda one: one.type.get_canonical().kind.name != "POINTER")
             variable, offset, around = self._pointer(base, scope)
             return variable, offset + int(self._value(index, scope)) * (-1 if operator_of(arg) == "-" else 1), around
         if arg.kind.name in ("DECL_REF_EXPR", "MEMBER_REF_EXPR"):
-            variable = _known(arg)
+            variable = meaning(arg)
             if variable.hash not in self.allocated and variable.kind.name in _VARIABLES:
                 try:
                     return self._pointer(*self._source(variable, scope))
@@ -296,8 +295,8 @@ class _Reader:
         """The expression that a variable has its value of, and the scope that it is in."""
         if isinstance(held := scope.get(variable.hash), tuple):
             return held
-        values = [one for one in (*_expressions(variable), *self.assigned.get(variable.hash, ()))
-                  if all(_hash(inner.referenced) != variable.hash for inner in one.walk_preorder())]  # no n = n + 1
+        values = [one for one in (*parts(variable), *self.assigned.get(variable.hash, ()))
+                  if all(hash_of(inner.referenced) != variable.hash for inner in one.walk_preorder())]  # no n = n + 1
         if not values or (len(values) > 1 and not self.first):
             raise Unknown(variable.spelling)
         return values[0], scope
@@ -312,127 +311,39 @@ class _Reader:
         if (constant := evaluated(cursor)) is not None:
             return constant
         kind = cursor.kind.name
-        inside = _expressions(cursor)
+        inside = parts(cursor)
 
         def value(one: Any, around: Scope = scope) -> Any:
             return self._value(one, around)
 
         if kind == "DECL_REF_EXPR":
-            variable = _known(cursor)
+            variable = meaning(cursor)
             if variable.hash in self.sized:
                 return self.size
             if variable.hash in scope and not isinstance(scope[variable.hash], tuple):
                 return scope[variable.hash]
             if variable.kind.name not in _VARIABLES:
                 raise Unknown(cursor.spelling)
-            return _as(variable.type, value(*self._source(variable, scope)))
+            return converted(variable.type, value(*self._source(variable, scope)))
         if kind == "MEMBER_REF_EXPR" and inside and cursor.spelling in ("x", "y", "z"):
-            return [*_tuple(value(inside[0]), cursor), 1, 1]["xyz".index(cursor.spelling)]
-        if kind in ("BINARY_OPERATOR", "UNARY_OPERATOR") and operator_of(cursor) in _OPERATORS:
-            return _OPERATORS[operator_of(cursor)](*map(value, inside))
+            return [*tuple_of(value(inside[0]), cursor), 1, 1]["xyz".index(cursor.spelling)]
+        if kind in ("BINARY_OPERATOR", "UNARY_OPERATOR") and operator_of(cursor) in OPERATORS:
+            return OPERATORS[operator_of(cursor)](*map(value, inside))
         if kind == "CONDITIONAL_OPERATOR":
             return value(inside[1] if value(inside[0]) else inside[2])
         if kind == "ARRAY_SUBSCRIPT_EXPR":
-            return _tuple(value(inside[0]), cursor)[int(value(inside[1]))]
+            return tuple_of(value(inside[0]), cursor)[int(value(inside[1]))]
         if kind == "INIT_LIST_EXPR" or (kind == "CALL_EXPR" and cursor.spelling == "dim3"):
             values = tuple(map(value, inside))
             return values[0] if len(values) == 1 else values
         if kind == "CALL_EXPR":
-            if cursor.spelling in _CALLS:
-                return _CALLS[cursor.spelling](*map(value, cursor.get_arguments()))
-            function = self.functions.get(_hash(_called(cursor)))
+            if cursor.spelling in CALLS:
+                return CALLS[cursor.spelling](*map(value, cursor.get_arguments()))
+            function = self.functions.get(hash_of(called(cursor)))
             returned = [one for one in function.walk_preorder() if one.kind.name == "RETURN_STMT"] if function else []
             if len(returned) != 1:
                 raise Unknown(f"{cursor.spelling}()")
-            return _as(cursor.type, value(next(returned[0].get_children()), self._bound(cursor, scope)))
+            return converted(cursor.type, value(next(returned[0].get_children()), self._bound(cursor, scope)))
         if len(inside) != 1:
             raise Unknown(cursor.spelling)
-        return _as(cursor.type, value(inside[0]))
-
-
-def _called(call: Any) -> Any:
-    """The function that is called, or its template; None: something else is."""
-    target = call.referenced
-    return template_of(target).canonical if target is not None and target.kind.name in _FUNCTIONS else None
-
-
-def _arguments(function: Any) -> list[Any]:
-    """Of a template's instance: its arguments, those that are neither type nor number left out."""
-    if function is None or function.kind.name != "FUNCTION_DECL":
-        return []
-    kinds = [(number, function.get_template_argument_kind(number).name)
-             for number in range(function.get_num_template_arguments())]
-    return [function.get_template_argument_type(number).spelling if kind == "TYPE" else
-            function.get_template_argument_value(number) for number, kind in kinds if kind in ("TYPE", "INTEGRAL")]
-
-
-def _expressions(cursor: Any) -> list[Any]:
-    """The expressions that something consists of."""
-    return [one for one in cursor.get_children() if one.kind.is_expression()]
-
-
-def _variable(cursor: Any) -> Any:
-    """The variable that an expression is, by its address or cast too; None: it is more than one."""
-    while cursor.kind.name not in ("DECL_REF_EXPR", "MEMBER_REF_EXPR"):
-        inside = _expressions(cursor)
-        if len(inside) != 1 or cursor.kind.name == "CALL_EXPR":
-            return None
-        cursor = inside[0]
-    return cursor.referenced
-
-
-def _known(cursor: Any) -> Any:
-    """What a name means."""
-    if cursor.referenced is None:
-        raise Unknown(cursor.spelling)
-    return cursor.referenced
-
-
-def _hash(cursor: Any) -> int:
-    return 0 if cursor is None else int(cursor.hash)
-
-
-def _whole(kind: Any) -> bool:
-    """Whether a type is one of whole numbers, truth and letters apart."""
-    return kind.get_canonical().kind.name.removeprefix("U") in ("INT", "LONG", "LONGLONG", "SHORT")
-
-
-def _as(kind: Any, value: Any) -> Any:
-    """A value as a variable of its type has it."""
-    if not _whole(kind) or isinstance(value, tuple):
-        return value
-    if abs(whole := int(value)) >> _WORD:
-        raise Unknown("a number too large")
-    return whole
-
-
-def _dtype(kind: Any) -> str:
-    """The word for an array of that type (`arguments.DTYPES`); of vectors that of what they hold."""
-    kind = kind.get_canonical()
-    if "type-parameter" in kind.spelling:
-        return "f32"
-    if "half" in kind.spelling:
-        return "f16"
-    if kind.kind.name == "RECORD" and (fields := list(kind.get_fields())):
-        return _dtype(fields[0].type)
-    if kind.kind.name in ("VOID", "POINTER", "RECORD"):
-        raise Unknown(f"a pointer to {kind.spelling}")
-    letter = "f" if kind.kind.name in ("FLOAT", "DOUBLE") else "u" if kind.kind.name[0] == "U" else "s"
-    return f"{letter}{8 * kind.get_size()}"
-
-
-def _bits(count: int) -> int:
-    """A shift that C++ defines."""
-    if not 0 <= count < _WORD:
-        raise Unknown(f"a shift by {count}")
-    return count
-
-
-def _tuple(value: Any, cursor: Any) -> tuple[Any, ...]:
-    if not isinstance(value, tuple):
-        raise Unknown(cursor.spelling)
-    return value
-
-
-def _quotient(a: Any, b: Any) -> Any:
-    return a / b if isinstance(a, float) or isinstance(b, float) else int(math.copysign(abs(a) // abs(b), a * b))
+        return converted(cursor.type, value(inside[0]))

@@ -9,9 +9,10 @@ left out, and said. Needs pytest, hypothesis, ndindex, array-api-compat, pytest-
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import get_context
 from pathlib import Path
@@ -37,21 +38,25 @@ def command(
     precision: Annotated[list[str] | None, typer.Option(help="Of torch's tests.  [ieee, emulated]")] = None,
     simulate: Annotated[bool, typer.Option("--simulate", help="Without a GPU: interpret its programs.")] = False,
 ) -> None:
-    """Run the suites, each in a process of its own, and count outcomes."""
+    """Run the suites beside each other, each in a process of its own, and count outcomes."""
     records.check_writable(json)
     gpu = None if simulate else device.find()
-    found: list[Outcome] = []
-    for name, job in jobs(tests, precision or ["ieee", "emulated"], gpu is not None, simulate):
-        if name.partition(",")[0] not in (suite or SUITES):
-            continue
+    wanted = {name: job for name, job in jobs(tests, precision or ["ieee", "emulated"], gpu is not None, simulate)
+              if name.partition(",")[0] in (suite or SUITES)}
+
+    def outcomes_of(name: str) -> list[Outcome]:
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
             try:
-                outcomes = pool.submit(job).result() or [Outcome(name, "the suite itself", FAILED, "no test ran")]
+                outcomes = pool.submit(wanted[name]).result() or [
+                    Outcome(name, "the suite itself", FAILED, "no test ran")]
             except Exception as error:  # the process died, say: the other suites are run
                 outcomes = [Outcome(name, "the suite itself", FAILED, records.first_line(error))]
-        found += outcomes
         counts = Counter(each.outcome for each in outcomes)
         out.print(f"{name}: {', '.join(f'{count} {outcome}' for outcome, count in counts.items())}", markup=False)
+        return outcomes
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        found = [each for outcomes in threads.map(outcomes_of, wanted) for each in outcomes]
     rows = [{key: value for key, value in each._asdict().items() if value} for each in found]
     records.write(json, records.record(gpu, gpu.arch if gpu else "sm_90", [{"tests": rows}], simulated=simulate,
                                        versions=dict(_versions())))

@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
 from peakgemm.cli.console import out
 
 from .outcomes import Outcome
+
+PARTS = 4  # of torch's OpInfos, beside each other: most of the time is the host's
 
 
 def jobs(tests: Path | None, precisions: list[str], on_gpu: bool,
@@ -24,7 +27,8 @@ def jobs(tests: Path | None, precisions: list[str], on_gpu: bool,
         return not missing
 
     if there("torch", "expecttest"):
-        yield "torch", partial(torch_suite, precisions, on_gpu, simulate)
+        for precision, part in product(precisions, range(PARTS)):
+            yield f"torch, {precision}, {part + 1} of {PARTS}", partial(torch_suite, precision, part, on_gpu, simulate)
         if tests and (tests / "test_linalg.py").exists() and there("pytest"):
             for precision in precisions:
                 yield f"torch-file, {precision}", partial(torch_file_suite, tests / "test_linalg.py", precision, on_gpu,
@@ -37,11 +41,11 @@ def jobs(tests: Path | None, precisions: list[str], on_gpu: bool,
         yield "scipy", partial(scipy_suite, simulate)
 
 
-def torch_suite(precisions: list[str], on_gpu: bool, simulate: bool) -> list[Outcome]:
+def torch_suite(precision: str, part: int, on_gpu: bool, simulate: bool) -> list[Outcome]:
     from . import torch_opinfo
 
     with simulated_torch() if simulate else nullcontext():
-        return list(torch_opinfo.run(precisions, on_gpu, products=not simulate))
+        return list(torch_opinfo.run(precision, on_gpu, products=not simulate, part=part, parts=PARTS))
 
 
 def torch_file_suite(file: Path, precision: str, on_gpu: bool, simulate: bool) -> list[Outcome]:

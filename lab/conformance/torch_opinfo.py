@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_flatten
 
 from peakgemm.errors import InvalidValue
 from peakgemm.integrations import torch_linalg, torch_use
-from peakgemm.integrations.torch_linalg import Sizes
+from peakgemm.integrations.linalg_sizes import Sizes
 
 from .outcomes import Outcome, judged
 
@@ -219,29 +219,27 @@ def all_sizes() -> None:
     torch_linalg.FASTER = dict.fromkeys(torch_linalg.FASTER, Sizes(1, 1, 1, 1, 1))
 
 
-def run(precisions: Sequence[str], on_gpu: bool, products: bool = True) -> Iterator[Outcome]:
-    """Every check of every operator; without ``products`` torch computes those, and what is of them alone is
-    left out."""
+def run(precision: str, on_gpu: bool, products: bool = True, part: int = 0, parts: int = 1) -> Iterator[Outcome]:
+    """Every check of every operator, or of one in so many; without ``products`` torch computes those, and what is of
+    them alone is left out."""
     all_sizes()
     device, key = ("cuda", "CUDA") if on_gpu else ("cpu", "CPU")
     torch.backends.cuda.matmul.allow_tf32 = False
     warnings.filterwarnings("ignore", module="torch")
-    for op in op_db:
-        if op.name not in (OPS if products else FACTORS) or not op.supports_dtype(torch.float32, device):
-            continue
+    names = OPS if products else FACTORS
+    for op in [op for op in op_db if op.name in names and op.supports_dtype(torch.float32, device)][part::parts]:
         for dtype in (torch.float32, torch.complex64) if op.name in COMPLEX else (torch.float32,):
             torch.manual_seed(0)
             samples = list(op.sample_inputs(device, dtype, requires_grad=op.supports_autograd))
-            for precision in precisions:
-                block = torch_use.Use(precision, key, torch_use._run if products else left_to_torch, linalg=True)
-                for name, (check, has) in CHECKS.items():
-                    if has(op):
-                        test = f"{op.formatted_name}, {name}, {str(dtype)[6:]}, {precision}"
-                        given = samples if "grad" in name or name == "tangents" else [_detached(s) for s in samples]
-                        yield judged("torch OpInfo", test, *run_check(op, check, given, block))
-                if op.error_inputs_func is not None and dtype is torch.float32:
-                    yield judged("torch OpInfo", f"{op.formatted_name}, errors, {precision}",
-                                 *run_errors(op, device, block))
+            block = torch_use.Use(precision, key, torch_use._run if products else left_to_torch, linalg=True)
+            for name, (check, has) in CHECKS.items():
+                if has(op):
+                    test = f"{op.formatted_name}, {name}, {str(dtype)[6:]}, {precision}"
+                    given = samples if "grad" in name or name == "tangents" else [_detached(s) for s in samples]
+                    yield judged("torch OpInfo", test, *run_check(op, check, given, block))
+            if op.error_inputs_func is not None and dtype is torch.float32:
+                yield judged("torch OpInfo", f"{op.formatted_name}, errors, {precision}",
+                             *run_errors(op, device, block))
 
 
 def left_to_torch(call: Any, precision: str) -> Any:

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..arrays.base import FLOAT, View, packed
 from ..calls.canonical import canonicalise
 from ..calls.launch import bound_for, choice_for
-from ..kernels.bound import enqueuing
+from ..kernels.bound import cubin, enqueuing
 from ..kernels.family import Launch
 from ..kernels.linalg.leaves import Strides
 from ..problem import Problem, Triangle
+from ..runtime.compile import in_parallel
 
 if TYPE_CHECKING:
     from ..runtime.device import Gpu
@@ -156,9 +157,15 @@ class BoundProgram:
     def __init__(self, program: Program, gpu: Gpu) -> None:
         self._calls: list[tuple[Enqueue, tuple[tuple[int, int], ...]]] = []
         shared, most = (WORKSPACE, program.bytes), 0
+        choices = {what: choice_for(what, gpu, program.precision) for what, _ in program.steps
+                   if isinstance(what, Problem)}
+        launches = [launch for what, choice in choices.items() for launch in choice.kernel.launches(
+            choice.config, what, gpu.arch, gpu.sm_count).kernels]
+        launches += [what for what, _ in program.steps if isinstance(what, Launch)]
+        in_parallel(cubin, dict.fromkeys(launch.recipe for launch in launches))  # one by one they take seconds each
         for what, places in program.steps:
             if isinstance(what, Problem):
-                bound = bound_for(what, gpu, choice_for(what, gpu, program.precision))
+                bound = bound_for(what, gpu, choices[what])
                 most = max(most, bound.workspace_bytes)
                 a, b, old, out = places
                 self._calls.append((bound.launch, (a, b, out, old, shared)))

@@ -38,16 +38,23 @@ def test_checksums(monkeypatch: pytest.MonkeyPatch, m: int, n: int, k: int, batc
     a, b, c0 = normal(*batch, m, k), normal(k, n, seed=2), normal(*batch, m, n, seed=3)
     c = 2 * (a @ b) + c0
     a, b, c = (LAYOUTS[layout](x) for layout, x in zip(layouts, (a, b, c), strict=True))
-    want = pg.certify(a, b, c, alpha=2, c0=c0, seed=SEED)
-    assert want.ok
+    wrong = c.copy()
+    wrong[..., m // 2, n // 2] += 1e3  # so that both sides are looked at
+    options = {"alpha": 2, "c0": c0, "seed": SEED}
+    wants = [pg.certify(a, b, each, **options) for each in (c, wrong)]
     take_for_device(monkeypatch)
-    found = pg.certify(a, b, c, alpha=2, c0=c0, seed=SEED)
-    assert found.ok and found.seed == want.seed == SEED
-    for each, other in zip(found._facts[:3], want._facts[:3], strict=True):
-        assert all(np.allclose(x, y, rtol=1e-12, atol=0) for x, y in zip(each, other, strict=True))
-    for x, y, threshold in zip(found._facts.residuals, want._facts.residuals, want.thresholds, strict=True):
-        assert (abs(x - y) <= 1e-6 * threshold[..., None, :]).all()
-        assert abs(y).max() > 1e-4 * threshold.max()  # or equal numbers say nothing
+    for each, want in zip((c, wrong), wants, strict=True):
+        found = pg.certify(a, b, each, **options)
+        assert found.ok == want.ok == (each is c) and found.seed == want.seed == SEED
+        facts = [each._facts for each in (found, want)]
+        assert (facts[0].located == facts[1].located).all() and facts[0].located.all() == (each is wrong)
+        for lines, others in zip(facts[0][:3], facts[1][:3], strict=True):
+            for x, y in zip(lines, others, strict=True):
+                assert np.allclose(x, y, rtol=1e-12, atol=0, equal_nan=True)
+        for x, y, threshold in zip(found._facts.residuals, want._facts.residuals, want._limits, strict=True):
+            assert (np.isnan(y) | (abs(x - y) <= 1e-6 * threshold[..., None, :] + 1e-12 * abs(y))).all()
+            assert not np.isfinite(y).any() or abs(y).max() > 1e-4 * threshold.max()  # or equal numbers say nothing
+    assert (wants[1].rows == m // 2).any() and (wants[1].columns == n // 2).any()
 
 
 @pytest.mark.parametrize("by_columns", [False, True])
@@ -79,7 +86,8 @@ def test_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     first = pg.certify(a, b, a @ b)
     assert first.ok and first.seed
     second = pg.certify(a, b, a @ b, seed=first.seed)
-    assert all((x == y).all() for x, y in zip(first.residuals, second.residuals, strict=True))
+    assert all(np.array_equal(x, y, equal_nan=True)
+               for x, y in zip(first.residuals, second.residuals, strict=True))
 
 
 # Edits of rung 13's source: a fault of a thread's accumulator, a tile that is not stored, a stage read again in the

@@ -16,6 +16,7 @@ from ..errors import InvalidValue
 from ..kernels.linalg import checksums
 from ..linalg.call import Operation, run
 from ..linalg.program import Matrix, Program
+from .constants import Model
 from .verdict import Certificate
 
 
@@ -23,8 +24,8 @@ def certify(a: Any, b: Any, c: Any, *, alpha: Any = 1.0, beta: Any = None, c0: A
             stream: Any = None, seed: int | None = None) -> Certificate:
     """What ``c``, a product of any library or device, may be off, and whether it is: docs/certificate.md.
 
-    ``c`` is checked against ``alpha a b + beta c0`` with random vectors in FP64, by reading each array once and the
-    smaller of ``a`` and ``b`` twice. On the GPU that is enqueued, not waited for: the arrays may change behind it.
+    ``c`` is checked against ``alpha a b + beta c0`` with random vectors in FP64, by reading each array once, and once
+    more where something is wrong. On the GPU that is enqueued, not waited for: the arrays may change behind it.
 
     Args:
         a, b: float32, as for `matmul`; ``b`` may be what `prepare` made of it.
@@ -61,15 +62,16 @@ def certify(a: Any, b: Any, c: Any, *, alpha: Any = 1.0, beta: Any = None, c0: A
                         library.wrap(np.array(np.broadcast_to(library.host(c0, "c0"), full)), c0))
     dropped = (..., None, slice(None)) if row and not column else (..., *[None] * (row + column))
     arrays |= {name: arrays[name][dropped] for name in list(arrays)[2:] if row or column}
+    m, n = shape[-2:]
+    swapped = n > m  # the product's shorter lines are checked: as rows of it, or of its transpose
+    model = Model((*shape[:-2], n, m) if swapped else shape, k, alpha, beta, precision)
     if 0 in shape:
-        return Certificate(shape, k, alpha, beta, precision)
-    swapped = n > m  # of A and B the smaller is read twice: as B of the transposed product
+        return Certificate(model, swapped=swapped)
     names = {"a": "b", "b": "a"} if swapped else {"a": "a", "b": "b"}
     names |= {"c": "c", "c0": "c0"}
     steps = checksums.passes(multiplies=alpha != 0 and k > 0, adds="c0" in arrays)
-    shapes = {"a": (m, k), "b": (k, n), "c": (m, n), "c0": (m, n)}
-    if swapped:
-        shapes = {name: (shapes[x][1], shapes[x][0]) for name, x in names.items()}
+    m, n = model.shape[-2:]
+    shapes, judging = {"a": (m, k), "b": (k, n), "c": (m, n), "c0": (m, n)}, model.judging(n)
     layout = checksums.Layout(steps, shapes)
     used = {step.matrix for step in steps}
 
@@ -81,7 +83,8 @@ def certify(a: Any, b: Any, c: Any, *, alpha: Any = 1.0, beta: Any = None, c0: A
         program.kernel(checksums.start(program.arch, count, layout, seed or 0), c=out)
         for step in steps:
             matrix = read[step.matrix]
-            for launch in checksums.checksums(program.arch, step, layout, *shapes[step.matrix], matrix.layout, count):
+            for launch in checksums.checksums(program.arch, step, layout, *shapes[step.matrix], matrix.layout, count,
+                                              judging):
                 program.kernel(launch, a=matrix, c=out, workspace=workspace)
 
     def on_cpu(out: Any, **given: Any) -> Any:
@@ -90,14 +93,14 @@ def certify(a: Any, b: Any, c: Any, *, alpha: Any = 1.0, beta: Any = None, c0: A
                 for name, x in names.items() if x in given}
         kept = np.empty((*shape[:-2], 1, layout.size))
         for place in np.ndindex(shape[:-2]):
-            kept[place][0] = checksums.by_numpy(
-                steps, layout, {name: x[place].T if swapped else x[place] for name, x in read.items()}, drawn)
+            matrices = {name: x[place].T if swapped else x[place] for name, x in read.items()}
+            kept[place][0] = checksums.by_numpy(steps, layout, matrices, drawn, judging)
         return kept.view(np.float32)
 
     operands = {x: arrays[x] for name, x in names.items() if name in used}
     kept = run(Operation("certify", operands, (*shape[:-2], 1, 2 * layout.size), record, on_cpu,
-                         (alpha != 0, seed), stream=stream, reproducible=False))
-    return Certificate(shape, k, alpha, beta, precision, kept, layout, swapped)
+                         (alpha, beta, precision, seed), stream=stream, reproducible=False))
+    return Certificate(model, kept, layout, swapped)
 
 
 def _checked(c: tuple[int, ...], row: bool, column: bool, a: tuple[int, ...], b: tuple[int, ...],

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import InvalidValue
-from ..kernels.linalg.checksums import VECTORS, Layout
-from .constants import FALSE_ALARM, UNIT, constants
+from ..kernels.linalg.checksums import HEAD, SUSPECT, VECTORS, Layout
+from .constants import FALSE_ALARM, UNIT, Model, constants
 
-_UNIT64, _QUANTUM, _LARGEST = 2.0**-53, 2.0**-149, (2 - 2.0**-23) * 2.0**127
+_LARGEST = (2 - 2.0**-23) * 2.0**127
 
 
 class Lines(NamedTuple):
@@ -23,18 +23,26 @@ class Lines(NamedTuple):
 
 
 class _Facts(NamedTuple):
-    """What the device found: at most the norms of |A||B|'s rows and columns; factors whose products are at least its
-    elements; norms of C0; by what checks of C are off, ``(..., VECTORS, length)``."""
+    """What the device found of a product whose rows were checked, in this order: of rows, of columns.
+
+    Attributes:
+        norms: at most those of the lines of |A||B|.
+        factors: their products are at least the elements of |A||B|.
+        old: norms of the lines of C0.
+        residuals: by what checks of C are off, ``(..., VECTORS, length)``.
+        located: of each matrix, whether columns were looked at; else their norms, old norms and residuals are NaN.
+    """
 
     norms: Lines
     factors: Lines
     old: Lines
     residuals: Lines
+    located: Any
     seed: int
 
 
 class _Verdict(NamedTuple):
-    """Which rows and columns are wrong, and which not judged; see `Certificate` for the others."""
+    """Which lines are wrong, and which not judged, as `_Facts` has them; see `Certificate` for the others."""
 
     wrong: Lines
     unjudged: Lines
@@ -53,26 +61,27 @@ class Certificate:
         precision: whose bounds are taken.
     """
 
-    def __init__(self, shape: tuple[int, ...], k: int, alpha: float, beta: float, precision: str, kept: Any = None,
-                 layout: Layout | None = None, swapped: bool = False) -> None:
-        self.shape, self.k, self.precision = shape, k, precision
-        self._alpha, self._beta, self._kept, self._layout, self._swapped = alpha, beta, kept, layout, swapped
+    def __init__(self, model: Model, kept: Any = None, layout: Layout | None = None, swapped: bool = False) -> None:
+        """``model``: of the product, or of its transpose if that is ``swapped``, whose rows were checked."""
+        self.k, self.precision, self._model = model.k, model.precision, model
+        self.shape = (*model.shape[:-2], *model.shape[:-3:-1]) if swapped else model.shape
+        self._kept, self._layout, self._swapped = kept, layout, swapped
 
     @property
     def ok(self) -> bool:
-        """Whether no row and no column that was judged is wrong, nor all of them together; waits."""
+        """Whether no row or column that was judged is wrong, nor all of them together; waits."""
         return not (self.spread or any(lines.any() for lines in self._verdict.wrong))
 
     @property
     def rows(self) -> Any:
         """The numbers of the rows that cannot be right; of a batch indices, ``(count, batch dimensions + 1)``. Waits.
         """
-        return _indices(self._verdict.wrong.rows)
+        return _indices(self._of_product(self._verdict.wrong).rows)
 
     @property
     def columns(self) -> Any:
         """The columns that cannot be right, as `rows`; waits."""
-        return _indices(self._verdict.wrong.columns)
+        return _indices(self._of_product(self._verdict.wrong).columns)
 
     @property
     def certain(self) -> bool:
@@ -89,18 +98,20 @@ class Certificate:
     def unjudged(self) -> Lines:
         """Rows and columns, as `rows` has them, of which nothing is said: an operand is not finite there, or C is not
         and may have overflowed. Waits."""
-        return Lines(*map(_indices, self._verdict.unjudged))
+        return Lines(*map(_indices, self._of_product(self._verdict.unjudged)))
 
     @property
     def residuals(self) -> Lines:
         """By how much checks are off: ``|(C - alpha A B - beta C0) x|``, of columns ``|y (C - ...)|``; the largest of
-        all x or y. Waits."""
-        return Lines(*(abs(each).max(-2) for each in self._facts.residuals))
+        all x or y. The shorter lines are always checked; the others where one of them is off, and NaN elsewhere. Waits.
+        """
+        return self._of_product(Lines(*(abs(each).max(-2) for each in self._facts.residuals)))
 
-    @cached_property
+    @property
     def thresholds(self) -> Lines:
-        """What the `residuals` of a product by the model exceed less often than once in 10^9 products; waits."""
-        return self._thresholds(certain=False)
+        """What the `residuals` of a product by the model exceed less often than once in 10^9 products, NaN as they are;
+        waits."""
+        return self._of_product(self._limits)
 
     @property
     def seed(self) -> int:
@@ -124,23 +135,23 @@ class Certificate:
         factor = max(kind.certain() if deviations is None else
                      min(kind.certain(), kind.fixed * UNIT + kind.random(deviations))
                      for kind in constants(self.precision, self.k))
-        (of_a, of_b), old = self._facts.factors, self._facts.old
-        beta, weight, absolute = abs(self._beta), _typical(of_b), self._underflow()
+        (of_a, of_b), old, model = self._facts.factors, self._facts.old.rows, self._model
+        beta, weight, absolute = abs(model.beta), _typical(of_b), model.underflow
         with np.errstate(all="ignore"):
             # By the inequality of Cauchy and Schwarz, of vectors of three elements: factors, C0, underflow.
-            rows = factor * np.sqrt((self._alpha * of_a)**2 + (beta / weight * old.rows)**2)
+            rows = factor * np.sqrt((model.alpha * of_a)**2 + (beta / weight * old)**2)
             columns = np.sqrt(of_b**2 + (weight * (beta != 0))**2)
             ratio = _typical(rows) / _typical(columns)
-            slack = 1 + 16 * (sum(self.shape[-2:]) + self.k + 16) * _UNIT64
-            return Lines(*(np.nan_to_num(np.sqrt(x**2 + extra) * slack, nan=inf, posinf=inf) for x, extra in
-                           ((rows, absolute * ratio), (columns, absolute / ratio))))
+            slack = 1 + 4 * model.own
+            return self._of_product(Lines(*(
+                np.nan_to_num(np.sqrt(x**2 + extra) * slack, nan=inf, posinf=inf)
+                for x, extra in ((rows, absolute * ratio), (columns, absolute / ratio)))))
 
     def missed(self, size: float) -> float:
         """The probability, at most, that `ok` is True although one element of a row and a column that are judged is off
         by ``size``; waits."""
-        limits = [np.where(skipped, 0, each).max(-1, initial=0)
-                  for each, skipped in zip(self.thresholds, self._verdict.unjudged, strict=True)]
-        limit = 1.001 * float(np.minimum(*limits).max(initial=0))
+        judged = ~self._verdict.unjudged.rows
+        limit = 1.001 * float(np.where(judged, self._limits.rows, 0).max(initial=0))
         return 1.0 if not abs(size) > limit else 0.5**VECTORS if abs(size) <= 2 * limit else FALSE_ALARM
 
     def __str__(self) -> str:
@@ -161,63 +172,59 @@ class Certificate:
     def __repr__(self) -> str:
         return f"<Certificate of {' x '.join(map(str, self.shape))}>"  # waits for nothing
 
+    def _of_product(self, lines: Lines) -> Lines:
+        return Lines(*lines[::-1]) if self._swapped else lines
+
     @cached_property
     def _facts(self) -> _Facts:
-        *batch, m, n = self.shape
+        model = self._model
+        *batch, m, n = model.shape
         empty = Lines(np.zeros((*batch, m)), np.zeros((*batch, n)))
         if self._layout is None:
-            return _Facts(empty, empty, empty, Lines(*(x[..., None, :] for x in empty)), 0)
+            return _Facts(empty, empty, empty, Lines(*(x[..., None, :] for x in empty)), np.zeros(batch, bool), 0)
         kept, layout = self._kept, self._layout
         values = np.asarray(kept.get() if hasattr(kept, "get") else kept.cpu() if hasattr(kept, "cpu") else kept)
         self._kept = values  # of the host: what lies on the device is not needed any more
         numbers = np.ascontiguousarray(values).view(np.float64)[..., 0, :]
-        zero = empty[::-1] if self._swapped else empty
+        heads = numbers[..., :HEAD].view(np.uint32)
+        low, high = heads.reshape(-1, 2 * HEAD)[0, :2]
+        located = heads[..., 2 + SUSPECT] != 0
 
-        def norms(of_rows: str, of_columns: str, which: int) -> tuple[Any, Any]:
-            first, second = (layout.taken(numbers, name)[..., which, :] if name in layout else nothing
-                             for name, nothing in zip((of_rows, of_columns), zero, strict=True))
-            return first, second
+        def taken(name: str, which: Any, nothing: Any) -> Any:
+            return layout.taken(numbers, name)[..., which, :] if name in layout else nothing
 
         def residuals(of_c: str, of_product: str, of_c0: str) -> Any:
-            c, product, old = (layout.taken(numbers, name)[..., :VECTORS, :] if name in layout else 0.0
-                               for name in (of_c, of_product, of_c0))
-            return c - self._alpha * product - self._beta * old
+            c, product, old = (taken(name, slice(VECTORS), 0.0) for name in (of_c, of_product, of_c0))
+            return c - model.alpha * product - model.beta * old
+
+        def seen(columns: Any) -> Any:  # nobody wrote the others
+            return np.where(located[(...,) + (None,) * (columns.ndim - located.ndim)], columns, np.nan)
 
         with np.errstate(all="ignore"):
-            both_sides = (norms("ax", "yb", -2), norms("ax", "yb", -1), norms("dx", "yd", -1),
-                          (residuals("cx", "ax", "dx"), residuals("yc", "yb", "yd")))
-        low, high = numbers.reshape(-1, layout.size)[0, :1].view(np.uint32)
-        sides, factors, old, off = (Lines(*each[::-1]) if self._swapped else Lines(*each) for each in both_sides)
-        return _Facts(sides, factors, old, off, int(low) | int(high) << 32)
-
-    def _underflow(self) -> float:
-        """What subnormal results of single operations add to an element's error, at most."""
-        return (abs(self._alpha) * self.k + 3) * _QUANTUM
-
-    @cached_property
-    def _exponent(self) -> float:
-        """x: an event of probability exp(-x) is rarer than `FALSE_ALARM`, were it to happen to each of all lines."""
-        lines = max(prod(self.shape[:-2]) * sum(self.shape[-2:]), 1)
-        return log(8 * VECTORS * lines / FALSE_ALARM)  # of a vector: two signs; roundings, signs; lines alone, together
+            return _Facts(Lines(taken("ax", -2, empty.rows), seen(taken("yb", -2, empty.columns))),
+                          Lines(taken("ax", -1, empty.rows), taken("b", -1, empty.columns)),
+                          Lines(taken("dx", -1, empty.rows), seen(taken("yd", -1, empty.columns))),
+                          Lines(residuals("cx", "ax", "dx"), seen(residuals("yc", "yb", "yd"))),
+                          located, int(low) | int(high) << 32)
 
     @cached_property
     def _scales(self) -> tuple[Lines, Lines]:
         """Norms of G's rows and columns, at most; and what comes to a threshold beside errors of that scale: underflow
         and the check's own errors."""
-        m, n = self.shape[-2:]
-        own = 4 * (m + n + self.k + 16) * _UNIT64
+        model, (m, n) = self._model, self._model.shape[-2:]
         with np.errstate(all="ignore"):
-            scales = [(abs(self._alpha) * norms + abs(self._beta) * old) * (1 + own)
+            scales = [(abs(model.alpha) * norms + abs(model.beta) * old) * (1 + model.own)
                       for norms, old in zip(self._facts.norms, self._facts.old, strict=True)]
-            rest = [sqrt(length) * (own * scale + sqrt(2 * self._exponent) * self._underflow())
+            rest = [sqrt(length) * model.own * scale + model.beside(length)
                     for scale, length in zip(scales, (n, m), strict=True)]
         return Lines(*scales), Lines(*rest)
 
+    @cached_property
+    def _limits(self) -> Lines:
+        return self._thresholds(certain=False)
+
     def _thresholds(self, *, certain: bool) -> Lines:
-        """Of `residuals`: by the model; or ``certain``: whatever roundings do, by the random signs alone."""
-        deviations = sqrt(2 * self._exponent)
-        factor = max(deviations * kind.certain() if certain else deviations * (kind.fixed * UNIT + kind.random(1))
-                     for kind in constants(self.precision, self.k))
+        factor = self._model.factor(certain=certain)
         with np.errstate(all="ignore"):
             return Lines(*(factor * scale + rest for scale, rest in zip(*self._scales, strict=True)))
 
@@ -228,7 +235,7 @@ class Certificate:
         share = np.where(weight[..., None, :] > 0, residuals * weight[..., None, :], 0)
         count = np.maximum((weight > 0).sum(-1), 1)[..., None]
         off = np.sqrt(np.maximum((share**2).sum(-1) - share.sum(-1)**2 / count, 0))
-        allowed, x = np.zeros(()), self._exponent
+        allowed, x = np.zeros(()), self._model.exponent
         for kind in constants(self.precision, self.k):
             fixed = np.where(weight > 0, (sqrt(2 * x) * kind.fixed * UNIT * scale + rest) * weight, 0)
             random = np.where(weight > 0, kind.random(1) * scale * weight, 0)**2
@@ -238,23 +245,24 @@ class Certificate:
 
     @cached_property
     def _verdict(self) -> _Verdict:
-        facts, certain, spread = self._facts, False, False
+        facts, model, certain, spread = self._facts, self._model, False, False
+        looked = Lines(np.ones_like(facts.located), facts.located)
         wrong, unjudged = [], []
         with np.errstate(all="ignore"):
-            for own, other, old, residuals, threshold, limit, scale, rest in zip(
-                    facts.factors, facts.factors[::-1], facts.old, facts.residuals, self.thresholds,
+            for seen, own, other, old, residuals, threshold, limit, scale, rest in zip(
+                    looked, facts.factors, facts.factors[::-1], facts.old, facts.residuals, self._limits,
                     self._thresholds(certain=True), *self._scales, strict=True):
-                residual = abs(residuals).max(-2)
+                residual, seen = abs(residuals).max(-2), seen[..., None]
                 largest = np.where(np.isfinite(other), other, 0).max(-1, keepdims=True, initial=0)
                 # A B may overflow before a small alpha scales it.
-                sums = (max(abs(self._alpha), 1) if self._alpha else 0) * own * largest + max(abs(self._beta), 1) * old
+                sums = (max(abs(model.alpha), 1) if model.alpha else 0) * own * largest + max(abs(model.beta), 1) * old
                 may_overflow = sums * 1.001 >= _LARGEST
-                skipped = ~np.isfinite(own) | ~np.isfinite(old) | (~np.isfinite(residual) & may_overflow)
-                off = ~skipped & ~(residual <= threshold)
+                skipped = ~np.isfinite(own) | seen & (~np.isfinite(old) | (~np.isfinite(residual) & may_overflow))
+                off = seen & ~skipped & ~(residual <= threshold)
                 unjudged.append(skipped)
                 wrong.append(off)
                 certain = certain or bool((off & ~(residual <= limit)).any())
-                spread = spread or self._is_spread(residuals, threshold, scale, rest, ~skipped & ~off)
+                spread = spread or self._is_spread(residuals, threshold, scale, rest, seen & ~skipped & ~off)
         return _Verdict(Lines(*wrong), Lines(*unjudged), certain, spread)
 
 

@@ -1,15 +1,16 @@
-// Checksums of matrices: X r and l^T X for two vectors r and two vectors l, and norms of rows and columns, in FP64,
-// from one read of X. A certificate compares those of a product with those of its operands.
+// Checksums of matrices: X r and l^T X for two vectors r or two vectors l, and norms of rows and columns, in FP64, from
+// one read of X. A certificate compares those of a product with those of its operands.
 //
 // Idea: a warp has 256 columns, eight a lane, and goes down a strip of rows, four at a time. Sums of columns stay in
 // registers. Sums of rows are exchanged between lanes, of four rows at once: each lane is left with one of them. What
 // blocks leave is added up by a second launch in a fixed order. The bottleneck is DRAM.
 //
-// Phases, each a launch: START draws the signs' seed and clears the flags; PARTS reads X; SUM adds up.
+// Phases, each a launch: START draws the signs' seed and clears the flags; PARTS reads X; SUM adds up, and in the last
+// pass that every product takes says whether a row looks wrong: only then do later passes look at columns.
 //
 // A: X, whose rows are contiguous. C: what a certificate keeps of each matrix, doubles; the struct says what lies
-// where. The first holds the seed, the second two flags: that an operand has norms that are not finite. The
-// workspace: sums of rows, [batch][slabs][ROW_SUMS][rows], then of columns, [batch][strips][COLUMN_SUMS][columns].
+// where. The first holds the seed, the next two flags. The workspace: sums of rows, [batch][slabs][ROW_SUMS][rows], then
+// of columns, [batch][strips][COLUMN_SUMS][columns].
 
 #include "include/ptx/dependents.cuh"
 
@@ -17,27 +18,33 @@ struct Checksums {
   long long pitch, batch, kept;    // floats from row to row and from matrix to matrix, doubles between what is kept
   long long right, left;           // where r and l lie in what is kept; or signs, by the product's columns (-1) or rows
   long long row_mask, column_mask; // where norms lie: X is not read where they are not finite; -1: none
-  long long weights, norm_weights; // where norms lie that weigh magnitudes, and elements of norms
+  long long weights, norm_weights; // where norms lie that weigh magnitudes, and elements of norms; -1: ones
   long long to_rows, to_columns;   // where the sums go
+  long long product, old;          // of the judging pass: where A (B x) and C0 x lie; -1: there is none
+  double alpha, beta;              // of the product
+  double of_scale, beside;         // a row is suspect where |(C - alpha A B - beta C0) x| > of_scale g + beside
   int rows, columns, count, strips, phase;
   int inverse;                     // whether elements of norms are divided by their weights
-  int wanted;                      // the flag without which nothing is done, of sums that are masked; -1: always
+  int wanted;                      // the flag without which nothing is done; -1: always
   int row_flag, column_flag;       // to be set where a norm is not finite; -1: none
+  int judging;
   unsigned seed_low, seed_high;    // both 0: drawn
 };
 enum Phase { START, PARTS, SUM };
-// What is asked for of rows, and of columns. 0: norms. 1: products with each vector, and norms. 2: products, sums of
-// weighted magnitudes, and norms of weighted elements; of one of both at most.
+enum Flag { B_NOT_FINITE, A_NOT_FINITE, SUSPECT, FLAGS };
+// What is asked for of rows, and of columns. 0: nothing. 1: products with each vector, and norms. 2: products, sums of
+// weighted magnitudes, and norms of weighted elements; 3: the latter. One of both sides, at most, is weighted.
 #ifndef RIGHT
 #define RIGHT 1
 #endif
 #ifndef LEFT
-#define LEFT 1
+#define LEFT 0
 #endif
 constexpr int VECTORS = 2, EACH = 8, SLAB = 32 * EACH, GROUP = 4, WARPS = 4, THREADS = 32 * WARPS;
-constexpr int RIGHTS = RIGHT ? VECTORS : 0, LEFTS = LEFT ? VECTORS : 0;
-constexpr int RESIDENT = RIGHT + LEFT == 3 ? 2 : 3;  // blocks that an SM's registers have room for
-constexpr int ROW_SUMS = RIGHTS + (RIGHT == 2) + 1, COLUMN_SUMS = LEFTS + (LEFT == 2) + 1;
+constexpr int RIGHTS = RIGHT % 3 ? VECTORS : 0, LEFTS = LEFT % 3 ? VECTORS : 0;
+constexpr bool WEIGHTED_COLUMNS = RIGHT > 1, WEIGHTED_ROWS = LEFT > 1;
+constexpr int RESIDENT = 3;  // blocks that an SM's registers have room for
+constexpr int ROW_SUMS = RIGHTS + (RIGHT == 2) + (RIGHT > 0), COLUMN_SUMS = LEFTS + (LEFT == 2) + (LEFT > 0);
 
 // Wellons, "Prospecting for Hash Functions" (2018): lowbias32.
 __device__ __forceinline__ unsigned mixed(unsigned x) {
@@ -54,8 +61,8 @@ __device__ __forceinline__ double sign(unsigned bits, int vector) { return bits 
 
 // The weight of a magnitude, and of an element of a norm.
 __device__ __forceinline__ double2 weight(const Checksums& s, const double* kept, int index) {
-  const double norm = kept[s.norm_weights + index];
-  return {kept[s.weights + index], !s.inverse ? norm : norm > 0 ? 1 / norm : 0};
+  const double norm = s.norm_weights < 0 ? 1 : kept[s.norm_weights + index], scale = norm > 0 && isfinite(norm) ? norm : 1;
+  return {s.weights < 0 ? 0 : kept[s.weights + index], s.inverse ? 1 / scale : scale};
 }
 
 // The sum over all lanes of four values each: of value lane / 8.
@@ -84,8 +91,28 @@ __device__ void start(const Checksums& s, double* kept) {
   __syncthreads();
   for (int matrix = threadIdx.x; matrix < s.count; matrix += THREADS) {
     int* const head = reinterpret_cast<int*>(kept + matrix * s.kept);
-    head[0] = seed[0], head[1] = seed[1], head[2] = head[3] = 0;
+    head[0] = seed[0], head[1] = seed[1];
+    for (int flag = 0; flag < FLAGS; ++flag) head[2 + flag] = 0;
   }
+}
+
+// Whether the product with a vector, number ``at`` of all, of one of the product's rows is off; not where norms are not
+// finite. C's rows are X's columns where it lies that way.
+__device__ bool is_suspect(const Checksums& s, const double* kept, int at, int rows, double sum) {
+  const int row = at % rows;
+  double off = sum, scale = 0;
+  if (s.product >= 0) {  // A's sums: products, magnitudes, norms
+    const double* const product = kept + s.product;
+    if (!isfinite(product[(VECTORS + 1ll) * rows + row])) return false;
+    off -= s.alpha * product[at], scale = fabs(s.alpha) * product[static_cast<long long>(VECTORS) * rows + row];
+  }
+  if (s.old >= 0) {
+    const double* const old = kept + s.old;
+    const double norm = old[static_cast<long long>(VECTORS) * rows + row];
+    if (!isfinite(norm)) return false;
+    off -= s.beta * old[at], scale += fabs(s.beta) * norm;
+  }
+  return !(fabs(off) <= s.of_scale * scale + s.beside);
 }
 
 __device__ void sum(const Checksums& s, double* kept, const double* row_parts, const double* column_parts, int slabs) {
@@ -103,17 +130,18 @@ __device__ void sum(const Checksums& s, double* kept, const double* row_parts, c
   double sum = 0;
   for (int part = 0; part < parts; ++part) sum += from[static_cast<long long>(part) * length];
   // A second pass leaves the norms whose lines it left out.
-  if (!product && s.wanted >= 0 && (of_row ? s.row_mask : s.column_mask) >= 0) return;
+  if (!product && s.wanted >= 0 && s.wanted < SUSPECT && (of_row ? s.row_mask : s.column_mask) >= 0) return;
   kept[(of_row ? s.to_rows : s.to_columns) + at] = norm ? sqrt(sum) : sum;
   const int flag = of_row ? s.row_flag : s.column_flag;
   if (norm && flag >= 0 && !isfinite(sum)) atomicOr(flags + flag, 1);
+  if (s.judging && product && is_suspect(s, kept, at, of_row ? s.rows : s.columns, sum)) atomicOr(flags + SUSPECT, 1);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 linalg_checksums(const float* A, const float* B, const float* C0, float* C, char* workspace,
                  const __grid_constant__ Checksums s) {
-  __shared__ double shared[WARPS][SLAB];
-  __shared__ double2 weights[RIGHT == 2 ? SLAB : 1];
+  __shared__ double shared[LEFT ? WARPS : 1][LEFT ? SLAB : 1];
+  __shared__ double2 weights[WEIGHTED_COLUMNS ? SLAB : 1];
   double* kept = reinterpret_cast<double*>(C);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slabs = (s.columns + SLAB - 1) / SLAB;
   double* row_parts = reinterpret_cast<double*>(workspace);
@@ -133,7 +161,7 @@ linalg_checksums(const float* A, const float* B, const float* C0, float* C, char
   const int first = strip * height, last = min(s.rows, first + height);
   const float* const from = A + matrix * s.batch + slab * SLAB + lane;
   bool read[EACH];
-  double right[EACH][VECTORS], sums[EACH][COLUMN_SUMS] = {};
+  double right[EACH][VECTORS], sums[EACH][COLUMN_SUMS + 1] = {};
   const double *const given = kept + s.right, *const beside = kept + s.left;
 #pragma unroll
   for (int i = 0; i < EACH; ++i) {
@@ -141,22 +169,22 @@ linalg_checksums(const float* A, const float* B, const float* C0, float* C, char
     read[i] = column < s.columns && (s.column_mask < 0 || isfinite(kept[s.column_mask + column]));
     const unsigned bits = signs(seed, s.right, column);
 #pragma unroll
-    for (int v = 0; v < VECTORS; ++v)
+    for (int v = 0; v < RIGHTS; ++v)
       right[i][v] = s.right < 0 ? sign(bits, v) : read[i] ? given[static_cast<long long>(v) * s.columns + column] : 0;
   }
-  if constexpr (RIGHT == 2) {
-    for (int at = threadIdx.x; at < SLAB && slab * SLAB + at < s.columns; at += THREADS)
-      weights[at] = weight(s, kept, slab * SLAB + at);
+  if constexpr (WEIGHTED_COLUMNS) {
+    for (int at = threadIdx.x; at < SLAB; at += THREADS)
+      weights[at] = slab * SLAB + at < s.columns ? weight(s, kept, slab * SLAB + at) : double2{0, 0};
     __syncthreads();
   }
 #pragma unroll 1
   for (int row = first + warp * GROUP; row < last; row += STEP) {
     float x[GROUP][EACH];
     bool inside[GROUP];
-    double line[ROW_SUMS][GROUP] = {};
+    double line[ROW_SUMS + 1][GROUP] = {};
     const unsigned bits = signs(seed, s.left, row + lane % GROUP);
     double2 mine = {0, 0};  // of a row, as the bits are
-    if (LEFT == 2 && row + lane % GROUP < last) mine = weight(s, kept, row + lane % GROUP);
+    if (WEIGHTED_ROWS && row + lane % GROUP < last) mine = weight(s, kept, row + lane % GROUP);
 #pragma unroll
     for (int g = 0; g < GROUP; ++g) {
       inside[g] = row + g < last && (s.row_mask < 0 || isfinite(kept[s.row_mask + row + g]));
@@ -169,30 +197,30 @@ linalg_checksums(const float* A, const float* B, const float* C0, float* C, char
       const unsigned own = __shfl_sync(0xffffffff, bits, g);
       double left[VECTORS];
 #pragma unroll
-      for (int v = 0; v < VECTORS; ++v)
+      for (int v = 0; v < LEFTS; ++v)
         left[v] = s.left < 0 ? sign(own, v) : inside[g] ? beside[static_cast<long long>(v) * s.rows + row + g] : 0;
       double2 by = mine;
-      if (LEFT == 2) by = {__shfl_sync(0xffffffff, mine.x, g), __shfl_sync(0xffffffff, mine.y, g)};
+      if (WEIGHTED_ROWS) by = {__shfl_sync(0xffffffff, mine.x, g), __shfl_sync(0xffffffff, mine.y, g)};
 #pragma unroll
       for (int i = 0; i < EACH; ++i) {
-        const double value = x[g][i], weighted = LEFT == 2 ? value * by.y : value;
-        if constexpr (RIGHT < 2) line[ROW_SUMS - 1][g] = fma(value, value, line[ROW_SUMS - 1][g]);
+        const double value = x[g][i], weighted = WEIGHTED_ROWS ? value * by.y : value;
+        if constexpr (RIGHT == 1) line[ROW_SUMS - 1][g] = fma(value, value, line[ROW_SUMS - 1][g]);
         if constexpr (LEFT == 2) sums[i][LEFTS] = fma(fabs(value), by.x, sums[i][LEFTS]);
-        sums[i][COLUMN_SUMS - 1] = fma(weighted, weighted, sums[i][COLUMN_SUMS - 1]);
+        if constexpr (LEFT > 0) sums[i][COLUMN_SUMS - 1] = fma(weighted, weighted, sums[i][COLUMN_SUMS - 1]);
 #pragma unroll
         for (int v = 0; v < RIGHTS; ++v) line[v][g] = fma(value, right[i][v], line[v][g]);
 #pragma unroll
         for (int v = 0; v < LEFTS; ++v) sums[i][v] = fma(value, left[v], sums[i][v]);
       }
     }
-    if constexpr (RIGHT == 2) {
+    if constexpr (WEIGHTED_COLUMNS) {
 #pragma unroll
       for (int i = 0; i < EACH; ++i) {
-        const double2 by = read[i] ? weights[32 * i + lane] : double2{0, 0};
+        const double2 by = weights[32 * i + lane];
 #pragma unroll
         for (int g = 0; g < GROUP; ++g) {
           const double value = x[g][i], weighted = value * by.y;
-          line[RIGHTS][g] = fma(fabs(value), by.x, line[RIGHTS][g]);
+          if constexpr (RIGHT == 2) line[RIGHTS][g] = fma(fabs(value), by.x, line[RIGHTS][g]);
           line[ROW_SUMS - 1][g] = fma(weighted, weighted, line[ROW_SUMS - 1][g]);
         }
       }
@@ -204,16 +232,18 @@ linalg_checksums(const float* A, const float* B, const float* C0, float* C, char
       if (lane % 8 == 0 && own < last) row_parts[static_cast<long long>(v) * s.rows + own] = whole;
     }
   }
+  if constexpr (LEFT > 0) {
 #pragma unroll
-  for (int v = 0; v < COLUMN_SUMS; ++v) {
-    __syncthreads();  // the sums before have been read
+    for (int v = 0; v < COLUMN_SUMS; ++v) {
+      __syncthreads();  // the sums before have been read
 #pragma unroll
-    for (int i = 0; i < EACH; ++i) shared[warp][32 * i + lane] = sums[i][v];
-    __syncthreads();
-    for (int at = threadIdx.x; at < SLAB && slab * SLAB + at < s.columns; at += THREADS) {
-      double whole = shared[0][at];
-      for (int other = 1; other < WARPS; ++other) whole += shared[other][at];
-      column_parts[static_cast<long long>(v) * s.columns + slab * SLAB + at] = whole;
+      for (int i = 0; i < EACH; ++i) shared[warp][32 * i + lane] = sums[i][v];
+      __syncthreads();
+      for (int at = threadIdx.x; at < SLAB && slab * SLAB + at < s.columns; at += THREADS) {
+        double whole = shared[0][at];
+        for (int other = 1; other < WARPS; ++other) whole += shared[other][at];
+        column_parts[static_cast<long long>(v) * s.columns + slab * SLAB + at] = whole;
+      }
     }
   }
 }

@@ -12,11 +12,44 @@ from ..family import Launch
 from .leaves import Strides, launch_of
 
 VECTORS = 2             # random vectors on each side
-HEAD = 2                # doubles before all others: the seed, and flags
+HEAD = 3                # doubles before all others: the seed, and flags
+B_NOT_FINITE, A_NOT_FINITE, SUSPECT = range(3)  # the flags
+SAMPLE = 256            # columns whose norms scale the inner dimension
 _SLAB, _STEP, _THREADS = 256, 16, 128  # columns and rows of a block, its threads
 _START, _PARTS, _SUM = range(3)
-_SUMS = (1, VECTORS + 1, VECTORS + 2)  # of a row or column, by what is asked for
+_RESIDENT = 3           # blocks that an SM has room for
+_SUMS = (0, VECTORS + 1, VECTORS + 2, 1)  # of a row or column, by `Side.kind`
 _COLUMNS, _ROWS = "signs by columns", "signs by rows"  # of the product
+
+
+class Side(NamedTuple):
+    """What is asked of a matrix' rows, or of its columns.
+
+    Attributes:
+        to: the name of the sums: products with each vector, if there are any; magnitudes, if they are weighed; norms.
+        vectors: random signs, by columns or rows of the product, or the products of that name; "": none.
+        weights: the name of norms that weigh magnitudes; "": there are no magnitudes.
+        scales: the name of norms by which elements are multiplied before norms are taken; "": they are not.
+        inverse: whether they are divided instead.
+        mask: the name of norms: where these are not finite the line is not read.
+    """
+
+    to: str = ""
+    vectors: str = ""
+    weights: str = ""
+    scales: str = ""
+    inverse: bool = False
+    mask: str = ""
+
+    @property
+    def kind(self) -> int:
+        """See ``checksums.cu``."""
+        return 0 if not self.to else 3 if not self.vectors else 2 if self.weights else 1
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether anything is weighed."""
+        return bool(self.weights or self.scales)
 
 
 class Pass(NamedTuple):
@@ -24,60 +57,66 @@ class Pass(NamedTuple):
 
     Attributes:
         matrix: its name.
-        rows, columns: the names of its rows' sums and its columns': products with each vector, if there are any; of the
-            side that is weighted, sums of magnitudes; norms.
-        right, left: the vectors that it is multiplied by on each side: random signs, by columns or rows of the product,
-            or those of that name; "": none.
-        weights, norm_weights: names of norms that weigh magnitudes, and elements of norms, on one side; "": neither.
-        inverse: whether elements of norms are divided by their weights.
-        of_columns: which side is weighted, or decides about the flag: the columns' sums, or else the rows'.
-        row_mask, column_mask: names of norms; of rows and columns where they are not finite nothing is read.
-        flag: which, 0 or 1; without a mask: set where a norm of the side is not finite; with one: the pass is skipped
-            where it is not set, and the norms of the side that is masked stay. None: neither.
+        rows, columns: what is asked of them; one of them, at most, is weighted.
+        wanted: the flag without which the pass is left out; None: always taken. A pass that repeats one with fewer
+            lines leaves the norms by which they were left out.
+        row_flag, column_flag: to be set where norms are not finite.
+        judging: whether its products tell rows that look wrong, for `SUSPECT`.
+        sampled: whether the first `SAMPLE` columns alone are read.
     """
 
     matrix: str
-    rows: str
-    columns: str
-    right: str = ""
-    left: str = ""
-    weights: str = ""
-    norm_weights: str = ""
-    inverse: bool = False
-    of_columns: bool = False
-    row_mask: str = ""
-    column_mask: str = ""
-    flag: int | None = None
-
-    @property
-    def kinds(self) -> tuple[int, int]:
-        """What is asked for of rows and of columns: see ``checksums.cu``."""
-        return (bool(self.right) + bool(self.weights and not self.of_columns),
-                bool(self.left) + bool(self.weights and self.of_columns))
+    rows: Side = Side()
+    columns: Side = Side()
+    wanted: int | None = None
+    row_flag: int | None = None
+    column_flag: int | None = None
+    judging: bool = False
+    sampled: bool = False
 
     @property
     def mT(self) -> Pass:
         """The same of the transposed matrix."""
-        return self._replace(rows=self.columns, columns=self.rows, right=self.left, left=self.right,
-                             row_mask=self.column_mask, column_mask=self.row_mask, of_columns=not self.of_columns)
+        return self._replace(rows=self.columns, columns=self.rows, row_flag=self.column_flag, column_flag=self.row_flag)
+
+    def shape(self, whole: tuple[int, int]) -> tuple[int, int]:
+        """Of what is read of a matrix of a shape."""
+        return whole[0], min(whole[1], SAMPLE) if self.sampled else whole[1]
 
 
 def passes(*, multiplies: bool, adds: bool) -> list[Pass]:
     """What is read, in this order, to check a product ``c`` of ``a`` and ``b``, and of ``c0`` where that ``adds``.
 
-    ``b`` is read twice. Where it holds what is not finite, its columns that do are left out in a second pass; and so
-    are such rows of ``a``. Sums of magnitudes are those of ``a`` and the norms of ``b``'s rows, and of ``b`` and the
-    norms of ``a``'s columns; norms those of ``a D`` and ``D^-1 b``, where D has the norms of ``b``'s rows.
+    Every matrix is read once, for sums of rows. Norms are those of ``a D`` and ``D^-1 b``, where D has norms of rows of
+    ``b``, of its first columns. Where ``b`` holds what is not finite, its columns that do are left out in a second pass; and so
+    are such rows of ``a``. Where a row looks wrong, all are read again for sums of columns.
     """
-    steps = []
+    steps, row_mask, column_mask = [], "", ""
     if multiplies:
-        of_b = Pass("b", "bx", "b", _COLUMNS, of_columns=True, flag=0)
-        of_a = Pass("a", "ax", "ya", "bx", _ROWS, "bx", "bx", flag=1)
-        steps = [of_b, of_b._replace(column_mask="b"), of_a, of_a._replace(row_mask="ax"),
-                 Pass("b", "unused", "yb", "", "ya", "ya", "bx", inverse=True, of_columns=True)]
-    row_mask, column_mask = ("ax", "b") if multiplies else ("", "")
-    of_c = Pass("c", "cx", "yc", _COLUMNS, _ROWS, row_mask=row_mask, column_mask=column_mask)
-    return [*steps, of_c, *[of_c._replace(matrix="c0", rows="dx", columns="yd")] * adds]
+        row_mask, column_mask = "ax", "b"
+        of_b = Pass("b", Side("bx", _COLUMNS), Side("b", scales="d", inverse=True), column_flag=B_NOT_FINITE)
+        of_a = Pass("a", Side("ax", "bx", "bx", "d"), row_flag=A_NOT_FINITE)
+        steps = [Pass("b", Side("d", _COLUMNS), sampled=True), of_b,
+                 of_b._replace(columns=of_b.columns._replace(mask="b"), column_flag=None, wanted=B_NOT_FINITE), of_a,
+                 of_a._replace(rows=of_a.rows._replace(mask="ax"), row_flag=None, wanted=A_NOT_FINITE)]
+    rows, columns = Side(vectors=_COLUMNS, mask=row_mask), Side(mask=column_mask)
+    steps += [Pass("c0", rows._replace(to="dx"), columns)] * adds
+    steps += [Pass("c", rows._replace(to="cx"), columns, judging=True)]
+    rows, columns = Side(mask=row_mask), Side(vectors=_ROWS, mask=column_mask)
+    if multiplies:
+        steps += [Pass("a", rows, Side("ya", _ROWS), SUSPECT),
+                  Pass("b", Side(), Side("yb", "ya", "ya", mask=column_mask), SUSPECT)]
+    steps += [Pass("c0", rows, columns._replace(to="yd"), SUSPECT)] * adds
+    return [*steps, Pass("c", rows, columns._replace(to="yc"), SUSPECT)]
+
+
+class Judging(NamedTuple):
+    """When a row is suspect: off by more than ``of_scale`` times its scale plus ``beside``."""
+
+    alpha: float = 0.0
+    beta: float = 0.0
+    of_scale: float = 0.0
+    beside: float = 0.0
 
 
 class Layout:
@@ -91,10 +130,10 @@ class Layout:
         self._places: dict[str, tuple[int, int, int]] = {}
         self.size = HEAD
         for step in steps:
-            for name, kind, length in zip((step.rows, step.columns), step.kinds, shapes[step.matrix], strict=True):
-                if name not in self._places:
-                    self._places[name] = self.size, _SUMS[kind], length
-                    self.size += _SUMS[kind] * length
+            for side, length in zip((step.rows, step.columns), step.shape(shapes[step.matrix]), strict=True):
+                if side.to and side.to not in self._places:
+                    self._places[side.to] = self.size, _SUMS[side.kind], length
+                    self.size += _SUMS[side.kind] * length
 
     def __contains__(self, name: str) -> bool:
         return name in self._places
@@ -116,49 +155,51 @@ class Layout:
 
 def start(arch: str, count: int, layout: Layout, seed: int) -> Launch:
     """C: seeds and cleared flags. ``seed`` 0: drawn when it runs."""
-    return _launch(arch, 1, _START, Pass("", "", "", _COLUMNS, _ROWS), layout, Strides(0, 1), 0, 0, count, 1, seed)
+    return _launch(arch, 1, _START, Pass("", Side("cx", _COLUMNS)), layout, Strides(0, 1), 0, 0, count, 1,
+                   Judging(), seed)
 
 
-def checksums(arch: str, step: Pass, layout: Layout, rows: int, columns: int, strides: Strides, count: int
-              ) -> Sequence[Launch]:
+def checksums(arch: str, step: Pass, layout: Layout, rows: int, columns: int, strides: Strides, count: int,
+              judging: Judging) -> Sequence[Launch]:
     """The sums of a pass over the matrix A into C: two kernels, in their order, with the same addresses.
 
     The workspace: `workspace_floats`.
     """
+    rows, columns = step.shape((rows, columns))
     if strides.column != 1:  # the kernel reads the transpose, whose rows are contiguous
         step, rows, columns = step.mT, columns, rows
         strides = Strides(strides.column, strides.row, strides.batch)
-    slabs, strips = _cut(arch, rows, columns, count, 2 if sum(step.kinds) == 3 else 3)
-    sums = sum(_SUMS[kind] * length for kind, length in zip(step.kinds, (rows, columns), strict=True))
-    return [_launch(arch, blocks, phase, step, layout, strides, rows, columns, count, strips)
+    slabs, strips = _cut(arch, rows, columns, count)
+    sums = _SUMS[step.rows.kind] * rows + _SUMS[step.columns.kind] * columns
+    return [_launch(arch, blocks, phase, step, layout, strides, rows, columns, count, strips, judging)
             for phase, blocks in ((_PARTS, count * slabs * strips), (_SUM, count * -(-sums // _THREADS)))]
 
 
 def workspace_floats(arch: str, rows: int, columns: int, count: int) -> int:
     """Floats that `checksums` need in the workspace, whichever way the matrix lies."""
     return max(2 * count * max(_SUMS) * (slabs * m + strips * n) for m, n in ((rows, columns), (columns, rows))
-               for slabs, strips in [_cut(arch, m, n, count, 3)])
+               for slabs, strips in [_cut(arch, m, n, count)])
 
 
-def _cut(arch: str, rows: int, columns: int, count: int, resident: int) -> tuple[int, int]:
-    """Slabs of columns and strips of rows, for one wave of so many blocks an SM."""
-    slabs, most = -(-columns // _SLAB), resident * architecture(arch).gpu_sms
+def _cut(arch: str, rows: int, columns: int, count: int) -> tuple[int, int]:
+    """Slabs of columns and strips of rows, for one wave of blocks."""
+    slabs, most = -(-columns // _SLAB), _RESIDENT * architecture(arch).gpu_sms
     return slabs, max(1, min(-(-rows // _STEP), most // (slabs * count)))
 
 
 def _launch(arch: str, blocks: int, phase: int, step: Pass, layout: Layout, strides: Strides, rows: int, columns: int,
-            count: int, strips: int, seed: int = 0) -> Launch:
-    masked = bool(step.row_mask or step.column_mask)
-    flag = -1 if step.flag is None else step.flag
-    where = (layout.start(step.right), layout.start(step.left), layout.norms(step.row_mask),
-             layout.norms(step.column_mask), layout.norms(step.weights), layout.norms(step.norm_weights),
-             layout.start(step.rows), layout.start(step.columns))
-    numbers = (rows, columns, count, strips, phase, step.inverse, flag if masked else -1,
-               -1 if masked or step.of_columns else flag, flag if step.of_columns and not masked else -1,
+            count: int, strips: int, judging: Judging, seed: int = 0) -> Launch:
+    right, left = step.rows, step.columns
+    weighted = left if left.is_weighted else right
+    where = (layout.start(right.vectors), layout.start(left.vectors), layout.norms(right.mask), layout.norms(left.mask),
+             layout.norms(weighted.weights), layout.norms(weighted.scales), layout.start(right.to),
+             layout.start(left.to), layout.start("ax") if "ax" in layout else -1,
+             layout.start("dx") if "dx" in layout else -1)
+    flags = (-1 if flag is None else flag for flag in (step.wanted, step.row_flag, step.column_flag))
+    numbers = (rows, columns, count, strips, phase, weighted.inverse, *flags, step.judging,
                seed & 0xFFFFFFFF, seed >> 32)
-    right, left = step.kinds
-    return launch_of("checksums", arch, blocks, "11q9i2I4x", strides.row, strides.batch, layout.size, *where, *numbers,
-                     threads=_THREADS, macros={"RIGHT": right, "LEFT": left})
+    return launch_of("checksums", arch, blocks, "13q4d10i2I", strides.row, strides.batch, layout.size, *where,
+                     *judging, *numbers, threads=_THREADS, macros={"RIGHT": right.kind, "LEFT": left.kind})
 
 
 # ---- by NumPy ----------------------------------------------------------------------------------------------------
@@ -166,47 +207,63 @@ def _launch(arch: str, blocks: int, phase: int, step: Pass, layout: Layout, stri
 _CHUNK = 1 << 22  # elements that are converted to FP64 at a time
 
 
-def by_numpy(steps: Sequence[Pass], layout: Layout, matrices: Mapping[str, Any], seed: int) -> Any:
+def by_numpy(steps: Sequence[Pass], layout: Layout, matrices: Mapping[str, Any], seed: int, judging: Judging) -> Any:
     """What the kernels keep of one matrix of the batch."""
     kept = np.zeros(layout.size)
-    kept[:1].view(np.uint32)[:] = seed & 0xFFFFFFFF, seed >> 32
-    flags = [False, False]
+    head = kept[:HEAD].view(np.uint32)
+    head[:2] = seed & 0xFFFFFFFF, seed >> 32
+    flags = head[2:]
     for step in steps:
-        masked = bool(step.row_mask or step.column_mask)
-        if masked and step.flag is not None and not flags[step.flag]:
+        if step.wanted is not None and not flags[step.wanted]:
             continue
-        x, masks = matrices[step.matrix], (step.row_mask, step.column_mask)
-        reads = [np.isfinite(layout.taken(kept, name)[-1]) if name else np.ones(length, bool)
-                 for name, length in zip(masks, x.shape, strict=True)]
-        weights = [np.where(reads[not step.of_columns], layout.taken(kept, name)[-1], 0)
-                   for name in (step.weights, step.norm_weights) if name]
-        if step.inverse:
-            weights[1] = np.divide(1, weights[1], out=np.zeros_like(weights[1]), where=weights[1] > 0)
-        found = [np.zeros((_SUMS[kind], length)) for kind, length in zip(step.kinds, x.shape, strict=True)]
+        x = matrices[step.matrix]
+        x = x[:, :step.shape(x.shape)[1]]
+        sides = (step.rows, step.columns)
+        reads = [np.isfinite(layout.taken(kept, side.mask)[-1]) if side.mask else np.ones(length, bool)
+                 for side, length in zip(sides, x.shape, strict=True)]
+        found = [np.zeros((_SUMS[side.kind], length)) for side, length in zip(sides, x.shape, strict=True)]
         for first in range(0, x.shape[0], lines := max(1, _CHUNK // max(x.shape[1], 1))):
             part = slice(first, first + lines)
             values = x[part].astype(np.float64)
             values[~reads[0][part]] = 0
             values[:, ~reads[1]] = 0
-            for sums, name, read, along, weighs, each in (
-                    (found[0][:, part], step.right, reads[1], slice(None), not step.of_columns, values.T),
-                    (found[1], step.left, reads[0], part, step.of_columns, values)):
-                if name:
-                    vectors = (signs(seed, name, len(read)) if name in (_COLUMNS, _ROWS)
-                               else layout.taken(kept, name)[:VECTORS])
+            for sums, side, read, along, each in ((found[0][:, part], sides[0], reads[1], slice(None), values.T),
+                                                  (found[1], sides[1], reads[0], part, values)):
+                if side.vectors:
+                    vectors = (signs(seed, side.vectors, len(read)) if side.vectors in (_COLUMNS, _ROWS)
+                               else layout.taken(kept, side.vectors)[:VECTORS])
                     sums[:VECTORS] += np.where(read, vectors, 0)[:, along] @ each
-                if weighs and weights:
-                    sums[-2] += weights[0][along] @ abs(each)
-                    each = each * weights[1][along, None]
-                sums[-1] += (each * each).sum(0)
-        for sums, name, mask, kind in zip(found, (step.rows, step.columns), masks, step.kinds, strict=True):
-            sums[-1] = np.sqrt(sums[-1])
-            # The norms by which lines were left out stay.
-            new = slice(VECTORS * (kind > 0) if mask and step.flag is not None else None)
-            layout.taken(kept, name)[new] = sums[new]
-        if step.flag is not None and not masked:
-            flags[step.flag] = not np.isfinite(found[step.of_columns][-1]).all()
+                if side.weights:
+                    sums[-2] += np.where(read, layout.taken(kept, side.weights)[-1], 0)[along] @ abs(each)
+                if side.scales:
+                    norms = layout.taken(kept, side.scales)[-1]
+                    scales = np.where(np.isfinite(norms) & (norms > 0), norms, 1)[along, None]
+                    each = each / scales if side.inverse else each * scales
+                if side.to:
+                    sums[-1] += (each * each).sum(0)
+        for sums, side in zip(found, sides, strict=True):
+            if side.to:
+                sums[-1] = np.sqrt(sums[-1])
+                # The norms by which lines were left out stay.
+                new = slice(VECTORS * (side.kind % 3 > 0) if side.mask and step.wanted in (B_NOT_FINITE, A_NOT_FINITE)
+                            else None)
+                layout.taken(kept, side.to)[new] = sums[new]
+        for flag, sums in zip((step.row_flag, step.column_flag), found, strict=True):
+            if flag is not None:
+                flags[flag] = not np.isfinite(sums[-1]).all()
+        if step.judging:
+            flags[SUSPECT] = _is_suspect(layout, kept, judging)
     return kept
+
+
+def _is_suspect(layout: Layout, kept: Any, judging: Judging) -> bool:
+    off, scale, judged = layout.taken(kept, "cx")[:VECTORS], 0.0, True
+    for name, factor, norms in (("ax", judging.alpha, -2), ("dx", judging.beta, -1)):
+        if name in layout:
+            sums = layout.taken(kept, name)
+            off, scale = off - factor * sums[:VECTORS], scale + abs(factor) * sums[norms]
+            judged = judged & np.isfinite(sums[-1])
+    return bool((~(abs(off) <= judging.of_scale * scale + judging.beside) & judged).any())
 
 
 def signs(seed: int, which: str, length: int) -> Any:

@@ -17,16 +17,15 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, wait
 from dataclasses import replace
 from datetime import date
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
 import typer
 
+from lab.choice.compiling import compile_ahead
 from lab.choice.fit import fitted
 from lab.choice.loss import loss, spread, summary
 from lab.choice.plan import NEAR, Planned, plan, products, programs
@@ -35,9 +34,8 @@ from lab.choice.stopwatch import BURST_MS, ROUNDS, Done, GpuStopwatch, Stopwatch
 from peakgemm import cli
 from peakgemm.cli import parse
 from peakgemm.cli.console import out, progress, table
-from peakgemm.errors import InvalidValue, PeakgemmError
+from peakgemm.errors import InvalidValue
 from peakgemm.kernels.profile import Machine, Profile
-from peakgemm.kernels.recipe import Recipe
 from peakgemm.problem import Problem
 from peakgemm.runtime import device
 from peakgemm.runtime.architectures import architecture
@@ -62,25 +60,6 @@ _COMPILE_S, _ROW_S, _PRODUCT_S = 1.0, 0.008, 0.3  # for the dry run: on one core
 log_ = logging.getLogger("peakgemm")
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, no_args_is_help=True,
                   context_settings={"help_option_names": ["-h", "--help"]})
-
-
-def compile_ahead(recipes: Mapping[Any, Recipe], deadline: float, done: Done) -> set[Any]:
-    """Fill the compile cache in parallel processes, until a moment of `time.monotonic`; the keys of what is there."""
-    with ProcessPoolExecutor(os.cpu_count() or 1, get_context("spawn"), log_.setLevel, (logging.ERROR,)) as pool:
-        jobs = {pool.submit(_compiles, recipe): key for key, recipe in recipes.items()}
-        for job in jobs:
-            job.add_done_callback(lambda job: done("compiled"))
-        finished = wait(jobs, max(deadline - time.monotonic(), 0)).done
-        pool.shutdown(wait=False, cancel_futures=True)
-    return {jobs[job] for job in finished if job.result()}
-
-
-def _compiles(recipe: Recipe) -> bool:
-    try:
-        recipe.make("cubin")
-    except PeakgemmError:
-        return False
-    return True
 
 
 def ready(planned: Sequence[Planned], compiled: set[Any], gpu: Machine) -> list[Planned]:

@@ -22,15 +22,19 @@ def test_checksums_are_those_of_numpy(shape, columns):
     c = a @ b
     if columns:
         a, c = a.mT.contiguous().mT, c.mT.contiguous().mT
-    here = pg.certify(a, b, c, seed=5)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("peakgemm.runtime.device.find", lambda *args: None)
-        there = pg.certify(a.cpu(), b.cpu(), c.cpu(), seed=5)
-    assert here.ok and there.ok and here.seed == 5
-    for x, y, threshold in zip(here.residuals, there.residuals, there.thresholds, strict=True):
-        assert (abs(x - y) <= 1e-6 * threshold).all()
-    for x, y in zip(here.bounds(), there.bounds(), strict=True):
-        assert np.allclose(x, y, rtol=1e-10)
+    wrong = c.clone()
+    wrong[..., m // 2, n // 2] += 1e3  # so that both sides are looked at
+    for each in (c, wrong):
+        here = pg.certify(a, b, each, seed=5)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("peakgemm.runtime.device.find", lambda *args: None)
+            there = pg.certify(a.cpu(), b.cpu(), each.cpu(), seed=5)
+        assert here.ok == there.ok == (each is c) and here.seed == 5
+        for x, y, threshold in zip(here.residuals, there.residuals, there.thresholds, strict=True):
+            assert (np.isnan(x) == np.isnan(y)).all() and np.isnan(x).any() == (each is c and x.shape[-1] != max(m, n))
+            assert (np.isnan(y) | (abs(x - y) <= 1e-6 * threshold + 1e-12 * y)).all()
+        for x, y in zip(here.bounds(), there.bounds(), strict=True):
+            assert np.allclose(x, y, rtol=1e-10)
 
 
 @pytest.mark.parametrize("precision", ["ieee", "emulated", "fp16x3", "tf32x3", "bf16x9"])

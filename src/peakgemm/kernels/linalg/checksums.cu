@@ -3,13 +3,14 @@
 //
 // Idea: a warp has 256 columns, eight a lane, and goes down a strip of rows, four at a time. Sums of columns stay in
 // registers. Sums of rows are exchanged between lanes, of four rows at once: each lane is left with one of them. What
-// blocks leave is added up by a second launch in a fixed order. The bottleneck is DRAM.
+// blocks leave is added up in a fixed order. The bottleneck is DRAM.
 //
 // Phases, each a launch: START draws the signs' seed and clears the flags; PARTS reads X; SUM adds up, and in the last
-// pass that every product takes says whether a row looks wrong: only then do later passes look at columns.
+// pass that every product takes says whether a row looks wrong: only then do later passes look at columns. A pass that
+// is seldom taken is one launch, in which the last block adds up: launches take time, even those that do nothing.
 //
 // A: X, whose rows are contiguous. C: what a certificate keeps of each matrix, doubles; the struct says what lies
-// where. The first holds the seed, the next two flags. The workspace: sums of rows, [batch][slabs][ROW_SUMS][rows], then
+// where. The first holds the seed, the next two flags and a counter. The workspace: sums of rows, [batch][slabs][ROW_SUMS][rows], then
 // of columns, [batch][strips][COLUMN_SUMS][columns].
 
 #include "include/ptx/dependents.cuh"
@@ -31,7 +32,7 @@ struct Checksums {
   unsigned seed_low, seed_high;    // both 0: drawn
 };
 enum Phase { START, PARTS, SUM };
-enum Flag { B_NOT_FINITE, A_NOT_FINITE, SUSPECT, FLAGS };
+enum Flag { B_NOT_FINITE, A_NOT_FINITE, SUSPECT, FLAGS, BLOCKS = FLAGS };  // BLOCKS: those that have left their parts
 // What is asked for of rows, and of columns. 0: nothing. 1: products with each vector, and norms. 2: products, sums of
 // weighted magnitudes, and norms of weighted elements; 3: the latter. One of both sides, at most, is weighted.
 #ifndef RIGHT
@@ -92,7 +93,7 @@ __device__ void start(const Checksums& s, double* kept) {
   for (int matrix = threadIdx.x; matrix < s.count; matrix += THREADS) {
     int* const head = reinterpret_cast<int*>(kept + matrix * s.kept);
     head[0] = seed[0], head[1] = seed[1];
-    for (int flag = 0; flag < FLAGS; ++flag) head[2 + flag] = 0;
+    for (int flag = 0; flag <= BLOCKS; ++flag) head[2 + flag] = 0;
   }
 }
 
@@ -115,23 +116,22 @@ __device__ bool is_suspect(const Checksums& s, const double* kept, int at, int r
   return !(fabs(off) <= s.of_scale * scale + s.beside);
 }
 
-__device__ void sum(const Checksums& s, double* kept, const double* row_parts, const double* column_parts, int slabs) {
-  const int rows = ROW_SUMS * s.rows, columns = COLUMN_SUMS * s.columns, all = (rows + columns + THREADS - 1) / THREADS;
-  const long long matrix = blockIdx.x / all;
-  const int number = blockIdx.x % all * THREADS + threadIdx.x;
-  kept += matrix * s.kept;
-  int* const flags = reinterpret_cast<int*>(kept + 1);
-  if (number >= rows + columns || (s.wanted >= 0 && !flags[s.wanted])) return;
+// One of all sums of a matrix.
+__device__ void sum(const Checksums& s, double* kept, const double* row_parts, const double* column_parts, int slabs,
+                    int number) {
+  const int rows = ROW_SUMS * s.rows, columns = COLUMN_SUMS * s.columns;
   const bool of_row = number < rows;
   const int length = of_row ? rows : columns, parts = of_row ? slabs : s.strips, at = of_row ? number : number - rows;
-  const double* const from = (of_row ? row_parts : column_parts) + matrix * parts * length + at;
+  const double* const from = (of_row ? row_parts : column_parts) + at;
   const bool norm = at >= length - (of_row ? s.rows : s.columns);
   const bool product = at < (of_row ? RIGHTS * s.rows : LEFTS * s.columns);
   double sum = 0;
-  for (int part = 0; part < parts; ++part) sum += from[static_cast<long long>(part) * length];
+#pragma unroll 8
+  for (int part = 0; part < parts; ++part) sum += __ldcg(from + static_cast<long long>(part) * length);
   // A second pass leaves the norms whose lines it left out.
   if (!product && s.wanted >= 0 && s.wanted < SUSPECT && (of_row ? s.row_mask : s.column_mask) >= 0) return;
   kept[(of_row ? s.to_rows : s.to_columns) + at] = norm ? sqrt(sum) : sum;
+  int* const flags = reinterpret_cast<int*>(kept + 1);
   const int flag = of_row ? s.row_flag : s.column_flag;
   if (norm && flag >= 0 && !isfinite(sum)) atomicOr(flags + flag, 1);
   if (s.judging && product && is_suspect(s, kept, at, of_row ? s.rows : s.columns, sum)) atomicOr(flags + SUSPECT, 1);
@@ -142,20 +142,27 @@ linalg_checksums(const float* A, const float* B, const float* C0, float* C, char
                  const __grid_constant__ Checksums s) {
   __shared__ double shared[LEFT ? WARPS : 1][LEFT ? SLAB : 1];
   __shared__ double2 weights[WEIGHTED_COLUMNS ? SLAB : 1];
-  double* kept = reinterpret_cast<double*>(C);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slabs = (s.columns + SLAB - 1) / SLAB;
-  double* row_parts = reinterpret_cast<double*>(workspace);
-  double* column_parts = row_parts + static_cast<long long>(s.count) * slabs * ROW_SUMS * s.rows;
+  const int all = ROW_SUMS * s.rows + COLUMN_SUMS * s.columns, summing = (all + THREADS - 1) / THREADS;
   previous_kernel_has_ended();
-  if (s.phase == START) return start(s, kept);
-  if (s.phase == SUM) return sum(s, kept, row_parts, column_parts, slabs);
-  const int slab = blockIdx.x % slabs, strip = blockIdx.x / slabs % s.strips;
-  const long long matrix = blockIdx.x / slabs / s.strips;
-  kept += matrix * s.kept;
-  if (s.wanted >= 0 && !reinterpret_cast<const int*>(kept + 1)[s.wanted]) return;
+  if (s.phase == START) return start(s, reinterpret_cast<double*>(C));
+  const int blocks = s.phase == SUM ? summing : slabs * s.strips;  // of a matrix
+  const long long matrix = blockIdx.x / blocks;
+  const int slab = blockIdx.x % blocks % slabs, strip = blockIdx.x % blocks / slabs;
+  double* const kept = reinterpret_cast<double*>(C) + matrix * s.kept;
+  int* const flags = reinterpret_cast<int*>(kept + 1);
+  if (s.wanted >= 0 && !flags[s.wanted]) return;
+  double* const row_sums = reinterpret_cast<double*>(workspace) + matrix * slabs * ROW_SUMS * s.rows;
+  double* const column_sums = reinterpret_cast<double*>(workspace) + s.count * (1ll * slabs) * ROW_SUMS * s.rows +
+                              matrix * s.strips * COLUMN_SUMS * s.columns;
+  if (s.phase == SUM) {
+    const int number = blockIdx.x % blocks * THREADS + threadIdx.x;
+    if (number < all) sum(s, kept, row_sums, column_sums, slabs, number);
+    return;
+  }
   const unsigned seed[2] = {reinterpret_cast<const unsigned*>(kept)[0], reinterpret_cast<const unsigned*>(kept)[1]};
-  row_parts += (matrix * slabs + slab) * ROW_SUMS * s.rows;
-  column_parts += (matrix * s.strips + strip) * COLUMN_SUMS * s.columns;
+  double* const row_parts = row_sums + static_cast<long long>(slab) * ROW_SUMS * s.rows;
+  double* const column_parts = column_sums + static_cast<long long>(strip) * COLUMN_SUMS * s.columns;
   constexpr int STEP = WARPS * GROUP;
   const int height = ((s.rows + s.strips - 1) / s.strips + STEP - 1) / STEP * STEP;
   const int first = strip * height, last = min(s.rows, first + height);
@@ -177,21 +184,34 @@ linalg_checksums(const float* A, const float* B, const float* C0, float* C, char
       weights[at] = slab * SLAB + at < s.columns ? weight(s, kept, slab * SLAB + at) : double2{0, 0};
     __syncthreads();
   }
+  // Four rows, of which the next are on their way while sums are made of these.
+  float next[GROUP][EACH];
+  bool coming[GROUP];
+  const auto fetch = [&](int row) {
+#pragma unroll
+    for (int g = 0; g < GROUP; ++g) {
+      coming[g] = row + g < last && (s.row_mask < 0 || isfinite(kept[s.row_mask + row + g]));
+      const float* const at = from + (row + g) * s.pitch;
+#pragma unroll
+      for (int i = 0; i < EACH; ++i) next[g][i] = coming[g] && read[i] ? at[32 * i] : 0.f;
+    }
+  };
+  fetch(first + warp * GROUP);
 #pragma unroll 1
   for (int row = first + warp * GROUP; row < last; row += STEP) {
     float x[GROUP][EACH];
     bool inside[GROUP];
+#pragma unroll
+    for (int g = 0; g < GROUP; ++g) {
+      inside[g] = coming[g];
+#pragma unroll
+      for (int i = 0; i < EACH; ++i) x[g][i] = next[g][i];
+    }
+    fetch(row + STEP);
     double line[ROW_SUMS + 1][GROUP] = {};
     const unsigned bits = signs(seed, s.left, row + lane % GROUP);
     double2 mine = {0, 0};  // of a row, as the bits are
     if (WEIGHTED_ROWS && row + lane % GROUP < last) mine = weight(s, kept, row + lane % GROUP);
-#pragma unroll
-    for (int g = 0; g < GROUP; ++g) {
-      inside[g] = row + g < last && (s.row_mask < 0 || isfinite(kept[s.row_mask + row + g]));
-      const float* const at = from + (row + g) * s.pitch;
-#pragma unroll
-      for (int i = 0; i < EACH; ++i) x[g][i] = inside[g] && read[i] ? at[32 * i] : 0.f;
-    }
 #pragma unroll
     for (int g = 0; g < GROUP; ++g) {
       const unsigned own = __shfl_sync(0xffffffff, bits, g);
@@ -246,4 +266,15 @@ linalg_checksums(const float* A, const float* B, const float* C0, float* C, char
       }
     }
   }
+  if (s.wanted < 0) return;
+  __shared__ bool is_last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) is_last = atomicAdd(flags + BLOCKS, 1) == blocks - 1;
+  __syncthreads();
+  if (!is_last) return;
+  __threadfence();
+  for (int number = threadIdx.x; number < all; number += THREADS)
+    sum(s, kept, row_sums, column_sums, slabs, number);
+  if (threadIdx.x == 0) flags[BLOCKS] = 0;
 }

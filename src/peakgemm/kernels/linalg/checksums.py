@@ -12,7 +12,7 @@ from ..family import Launch
 from .leaves import Strides, launch_of
 
 VECTORS = 2             # random vectors on each side
-HEAD = 3                # doubles before all others: the seed, and flags
+HEAD = 3                # doubles before all others: the seed, flags, a counter
 B_NOT_FINITE, A_NOT_FINITE, SUSPECT = range(3)  # the flags
 SAMPLE = 256            # columns whose norms scale the inner dimension
 _SLAB, _STEP, _THREADS = 256, 16, 128  # columns and rows of a block, its threads
@@ -161,7 +161,7 @@ def start(arch: str, count: int, layout: Layout, seed: int) -> Launch:
 
 def checksums(arch: str, step: Pass, layout: Layout, rows: int, columns: int, strides: Strides, count: int,
               judging: Judging) -> Sequence[Launch]:
-    """The sums of a pass over the matrix A into C: two kernels, in their order, with the same addresses.
+    """The sums of a pass over the matrix A into C: one or two kernels, in their order, with the same addresses.
 
     The workspace: `workspace_floats`.
     """
@@ -172,7 +172,8 @@ def checksums(arch: str, step: Pass, layout: Layout, rows: int, columns: int, st
     slabs, strips = _cut(arch, rows, columns, count)
     sums = _SUMS[step.rows.kind] * rows + _SUMS[step.columns.kind] * columns
     return [_launch(arch, blocks, phase, step, layout, strides, rows, columns, count, strips, judging)
-            for phase, blocks in ((_PARTS, count * slabs * strips), (_SUM, count * -(-sums // _THREADS)))]
+            for phase, blocks in ((_PARTS, count * slabs * strips), (_SUM, count * -(-sums // _THREADS)))
+            if phase == _PARTS or step.wanted is None]
 
 
 def workspace_floats(arch: str, rows: int, columns: int, count: int) -> int:

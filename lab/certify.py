@@ -13,12 +13,14 @@ some two minutes on a GPU.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -69,63 +71,61 @@ def norms(values: Any, axis: int) -> Any:
     return np.sqrt((values * values).sum(axis))
 
 
-def errors(where: str, batch: int, seed: int) -> dict[str, Any]:
-    """Certificates of drawn products, counted by contender; medians by contender, family and K."""
-    draw = np.random.default_rng(seed)
+def errors(where: str, batch: int, seed: int, family: str) -> tuple[dict[str, dict[str, int]], list[dict[str, Any]]]:
+    """Certificates of drawn products of a family, counted by contender; medians by contender and K."""
+    make, draw = FAMILIES[family], np.random.default_rng((seed, *family.encode()))
     counts: dict[str, dict[str, int]] = {x: defaultdict(int) for x in CONTENDERS}
-    ratios: dict[tuple[str, str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for family, make in FAMILIES.items():
-        for number, (m, n, k) in enumerate(SHAPES):
-            pairs = [make(draw, m, n, k) for _ in range(batch)]
-            a, b = (torch.from_numpy(np.stack(each)).to(where) for each in zip(*pairs, strict=True))
-            if family not in WIDE_RANGE:
-                a, b = a * 2.0**(20 * (number % 3 - 1)), b * 2.0**(10 * (number % 2))
-            if number % 2:  # the same values, columns contiguous
-                a = a.mT.contiguous().mT
-            if number % 4 > 1:
-                b = b.mT.contiguous().mT
-            alpha, beta, c0 = 1.0, 0.0, None
-            if number % 3 == 2 and family not in WIDE_RANGE:
-                alpha, beta = -0.75, 1.5
-                c0 = torch.from_numpy(draw.standard_normal((batch, m, n)).astype(np.float32)).to(where)
-                c0 *= torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b) / (batch * max(m * n, 1)**0.5)
-            exact = alpha * (a.double() @ b.double()) + (beta * c0.double() if c0 is not None else 0)
-            for contender in CONTENDERS:
-                c = multiply(contender, a, b, c0, alpha, beta)
-                options = {"alpha": alpha, "beta": beta, "c0": c0} if c0 is not None else {}
-                of = pg.certify(a, b, c, precision=contender if contender == "emulated" else "ieee", **options)
-                off = (c.double() - exact).abs().cpu().numpy()
-                count, ratio = counts[contender], ratios[contender, family, k]
-                finite = np.isfinite(off)
-                count["products"] += batch
-                count["called wrong"] += wrong_products(of)
-                for name, failure in (("rigorous", None), ("likely", 1e-9)):
-                    rows, columns = of.bounds(failure)
-                    bound = rows[..., :, None] * columns[..., None, :]
-                    count[f"elements above the {name} bound"] += int((finite & (off > bound)).sum())
-                    seen = finite & (off > 0)
-                    ratio[name].extend((bound[seen] / off[seen])[:4096].tolist())
-                count["elements"] += off.size
-                by_columns = n > m  # the shorter lines are always checked
-                line = norms(np.where(finite, off, 0), -2 if by_columns else -1)
-                limit, residual = of.thresholds[by_columns], of.residuals[by_columns]
-                ratio["threshold"].extend((limit[line > 0] / line[line > 0]).tolist())
-                ratio["residual"].extend((residual / limit)[limit > 0].tolist())
-    return {"counts": {name: dict(each) for name, each in counts.items()},
-            "medians": [{"contender": contender, "family": family, "k": k,
-                         **{f"{name} over the error": median(ratio[name]) if ratio[name] else None
-                            for name in ("threshold", "rigorous", "likely")},
-                         "largest residual over the threshold": max(ratio["residual"], default=0.0)}
-                        for (contender, family, k), ratio in ratios.items()]}
+    ratios: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for number, (m, n, k) in enumerate(SHAPES):
+        pairs = [make(draw, m, n, k) for _ in range(batch)]
+        a, b = (torch.from_numpy(np.stack(each)).to(where) for each in zip(*pairs, strict=True))
+        if family not in WIDE_RANGE:
+            a, b = a * 2.0**(20 * (number % 3 - 1)), b * 2.0**(10 * (number % 2))
+        if number % 2:  # the same values, columns contiguous
+            a = a.mT.contiguous().mT
+        if number % 4 > 1:
+            b = b.mT.contiguous().mT
+        alpha, beta, c0 = 1.0, 0.0, None
+        if number % 3 == 2 and family not in WIDE_RANGE:
+            alpha, beta = -0.75, 1.5
+            c0 = torch.from_numpy(draw.standard_normal((batch, m, n)).astype(np.float32)).to(where)
+            c0 *= torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b) / (batch * max(m * n, 1)**0.5)
+        exact = alpha * (a.double() @ b.double()) + (beta * c0.double() if c0 is not None else 0)
+        for contender in CONTENDERS:
+            c = multiply(contender, a, b, c0, alpha, beta)
+            options = {"alpha": alpha, "beta": beta, "c0": c0} if c0 is not None else {}
+            of = pg.certify(a, b, c, precision=contender if contender == "emulated" else "ieee", **options)
+            off = (c.double() - exact).abs().cpu().numpy()
+            count, ratio = counts[contender], ratios[contender, k]
+            finite = np.isfinite(off)
+            count["products"] += batch
+            count["called wrong"] += wrong_products(of)
+            for name, failure in (("rigorous", None), ("likely", 1e-9)):
+                rows, columns = of.bounds(failure)
+                bound = rows[..., :, None] * columns[..., None, :]
+                count[f"elements above the {name} bound"] += int((finite & (off > bound)).sum())
+                seen = finite & (off > 0)
+                ratio[name].extend((bound[seen] / off[seen])[:4096].tolist())
+            count["elements"] += off.size
+            by_columns = n > m  # the shorter lines are always checked
+            line = norms(np.where(finite, off, 0), -2 if by_columns else -1)
+            limit, residual = of.thresholds[by_columns], of.residuals[by_columns]
+            ratio["threshold"].extend((limit[line > 0] / line[line > 0]).tolist())
+            ratio["residual"].extend((residual / limit)[limit > 0].tolist())
+    return {name: dict(each) for name, each in counts.items()}, [
+        {"contender": contender, "family": family, "k": k,
+         **{f"{name} over the error": median(ratio[name]) if ratio[name] else None
+            for name in ("threshold", "rigorous", "likely")},
+         "largest residual over the threshold": max(ratio["residual"], default=0.0)}
+        for (contender, k), ratio in ratios.items()]
 
 
-def planted(where: str, total: int, seed: int, batch: int = 250) -> dict[str, Any]:
-    """Faults of each kind, in batches of copies of one product: how many are above the threshold, found and located."""
+def planted(where: str, each: int, seed: int, kind: str, batch: int = 250) -> dict[str, int]:
+    """Faults of a kind, in batches of copies of one product: how many are above the threshold, found and located."""
     m, n, k = 256, 192, 128
-    draw = np.random.default_rng(seed)
-    counts: dict[str, dict[str, int]] = {kind: defaultdict(int) for kind in KINDS}
-    each = -(-total // len(KINDS))
-    for kind, first in product(KINDS, range(0, each, batch)):
+    draw = np.random.default_rng((seed, *kind.encode()))
+    count: dict[str, int] = defaultdict(int)
+    for first in range(0, each, batch):
         size = min(batch, each - first)
         a, b = (torch.from_numpy(draw.standard_normal(of).astype(np.float32)).to(where) for of in ((m, k), (k, n)))
         right = pg.matmul(a, b)
@@ -158,8 +158,8 @@ def planted(where: str, total: int, seed: int, batch: int = 250) -> dict[str, An
         for indices in found.unjudged:
             skipped[indices[:, 0]] = True
         for copy in range(size):
-            tally(counts[kind], off[copy], rows[copy], columns[copy], thresholds, bool(skipped[copy]))
-    return {kind: dict(each) for kind, each in counts.items()}
+            tally(count, off[copy], rows[copy], columns[copy], thresholds, bool(skipped[copy]))
+    return dict(count)
 
 
 def tally(count: dict[str, int], off: Any, rows: Any, columns: Any, thresholds: Any, skipped: bool) -> None:
@@ -244,16 +244,19 @@ def main() -> None:
     where, parts = "cpu" if options.host else "cuda", options.parts.split(",")
     found: dict[str, Any] = {"seed": options.seed}
     begun = time.perf_counter()
-    if "errors" in parts:
-        found["errors"] = errors(where, options.batch, options.seed)
-        for name, each in found["errors"]["counts"].items():
-            print(f"{name}: {each}", flush=True)
-        print(f"{time.perf_counter() - begun:.0f} s", flush=True)
-    if "faults" in parts:
-        found["faults"] = planted(where, options.faults, options.seed)
-        for kind, count in found["faults"].items():
-            print(f"{kind}: {count}", flush=True)
-        print(f"{time.perf_counter() - begun:.0f} s", flush=True)
+    with ProcessPoolExecutor(min(os.cpu_count() or 1, len(FAMILIES)), get_context("spawn")) as pool:
+        if "errors" in parts:
+            of_families = list(pool.map(partial(errors, where, options.batch, options.seed), FAMILIES))
+            counts = {name: {what: sum(each[name][what] for each, _ in of_families) for what in of_families[0][0][name]}
+                      for name in CONTENDERS}
+            found["errors"] = {"counts": counts, "medians": [row for _, rows in of_families for row in rows]}
+            print("\n".join(f"{name}: {each}" for name, each in counts.items()), flush=True)
+            print(f"{time.perf_counter() - begun:.0f} s", flush=True)
+        if "faults" in parts:
+            plant = partial(planted, where, -(-options.faults // len(KINDS)), options.seed)
+            found["faults"] = dict(zip(KINDS, pool.map(plant, KINDS), strict=True))
+            print("\n".join(f"{kind}: {count}" for kind, count in found["faults"].items()), flush=True)
+            print(f"{time.perf_counter() - begun:.0f} s", flush=True)
     if "cost" in parts and not options.host:
         found["cost"] = cost((4096, 8192))
     if options.json:

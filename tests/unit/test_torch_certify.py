@@ -55,6 +55,10 @@ def test_what_is_done_about_a_wrong_product(caplog):
     said = str(warned[0].message)
     assert "test_torch_certify.py:" in said and "in Linear(in_features=12" in said and "1 row, [29]" in said
     assert ran.faults == [said]
+    deeper = torch.nn.Sequential(torch.nn.Sequential(torch.nn.Tanh(), model))
+    with Use("ieee", "CPU", wrong, certify=1, on_fault="log") as ran:
+        deeper(x)
+    assert "bias=False), 0.1 of Sequential: " in ran.faults[0]
     recorder = Recorder()
     with Use("ieee", "CPU", wrong, certify=1, on_fault="log", recorder=recorder):
         model(x)

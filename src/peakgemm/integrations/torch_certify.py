@@ -59,15 +59,23 @@ def report(fault: str, how: str) -> None:
 
 
 def _asked_for() -> str:
-    """The innermost line outside of torch and peakgemm, and the innermost torch module that runs."""
-    frame, module = sys._getframe(), ""
+    """The innermost line outside of torch and peakgemm, and the innermost torch module that runs, by its name in the
+    outermost."""
+    frame, line = sys._getframe(), ""
+    modules = list[torch.nn.Module]()
     while frame is not None:
         this = frame.f_locals.get("self")
-        if not module and isinstance(this, torch.nn.Module):
-            module = f" in {type(this).__name__}"
-            with suppress(Exception):  # of a module that is being made, or whose own words fail
-                module = module if list(this.children()) else f" in {this}"
-        if not frame.f_code.co_filename.startswith(_OURS):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}{module}"
+        if isinstance(this, torch.nn.Module):
+            modules.append(this)
+        if not line and not frame.f_code.co_filename.startswith(_OURS):
+            line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
-    return f"asked for by no line of Python, as in a backward pass{module}"
+    named = ""
+    if modules:
+        inner, outer = modules[0], modules[-1]
+        named = f" in {type(inner).__name__}"
+        with suppress(Exception):  # of a module that is being made, or whose own words fail
+            named = named if list(inner.children()) else f" in {inner}"
+            name = next(name for name, module in outer.named_modules() if module is inner)
+            named += f", {name} of {type(outer).__name__}" if name else ""
+    return f"{line or 'asked for by no line of Python, as in a backward pass'}{named}"

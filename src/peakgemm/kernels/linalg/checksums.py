@@ -88,8 +88,8 @@ def passes(*, multiplies: bool, adds: bool) -> list[Pass]:
     """What is read, in this order, to check a product ``c`` of ``a`` and ``b``, and of ``c0`` where that ``adds``.
 
     Every matrix is read once, for sums of rows. Norms are those of ``a D`` and ``D^-1 b``, where D has norms of rows of
-    ``b``, of its first columns. Where ``b`` holds what is not finite, its columns that do are left out in a second pass; and so
-    are such rows of ``a``. Where a row looks wrong, all are read again for sums of columns.
+    ``b``, of its first columns. Where ``b`` holds what is not finite, its columns that do are left out in a second
+    pass; and so are such rows of ``a``. Where a row looks wrong, all are read again for sums of columns.
     """
     steps, row_mask, column_mask = [], "", ""
     if multiplies:

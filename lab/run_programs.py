@@ -1,14 +1,15 @@
 """Programs with and without `peakgemm run`: results/<gpu>/run.json.
 
-    python -m lab.run_programs --json results/h200/run.json            on a GPU, some eight minutes
-    python -m lab.run_programs --json a.json --only bert,mine.py       one of lab/drivers, and a file of your own
-    python -m lab.run_programs --json a.json --repeats 1 --check 0     every program once each way: two minutes
+    python -m lab.run_programs --json results/h200/run.json --repeats 1     on a GPU, some four minutes
+    python -m lab.run_programs --json a.json --only bert,mine.py            one of lab/drivers, and a file of your own
 
 Each program of lab/drivers is run as it is, then under ``peakgemm run`` in each precision, in turn, `--repeats` times.
-Its last line is JSON: milliseconds of a step, and numbers of its results. The speed-up is the median of the ratios
-within a repeat; ``from_plain`` is the largest relative difference of the numbers. What the table of `peakgemm run`
-counted is in the row; a last run with ``--check`` is not timed. A program whose package is missing leaves a row that
-says so.
+Its last line is JSON: milliseconds of a step, and vectors of its results. The speed-up is the median of the ratios
+within a repeat. Runs that are not timed follow, several beside each other: one in FP64 (``--double``), one of each
+precision with ``--check``. ``from_fp64`` is the root mean square of the vectors' relative distances from FP64's, over
+the plain program's in ``of_plain``; ``from_plain`` that from the plain program. Then the products that `peakgemm run`
+counted are timed by themselves, the library's beside ours (lab/rates.py): ``amdahl`` is the speed-up that they allow.
+A program whose package is missing leaves a row that says so.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -30,13 +33,16 @@ from peakgemm.tools.bench import records
 DRIVERS = Path(__file__).parent / "drivers"
 # Options of each: linear algebra, and for JAX FP32 in place of TF32, for the plain run as well.
 PROGRAMS: dict[str, dict[str, Any]] = {
-    "bert": {}, "gaussian_process": {"linalg": True}, "neural_ode": {}, "cupy_kmeans": {}, "cupy_tensor_network": {},
+    "bert": {}, "gpt2": {}, "vit": {}, "llama": {}, "sentences": {}, "graph_network": {}, "neural_ode": {},
+    "gaussian_process": {"linalg": True}, "cupy_kmeans": {}, "cupy_tensor_network": {},
     "jax_training": {"environment": {"JAX_DEFAULT_MATMUL_PRECISION": "highest",
                                      "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}}}
 PLAIN = "plain"
+ZERO = 1e-10  # vectors below it, relative to the largest, are zero but for rounding: their distances say nothing
+Run = dict[str, Any]
 
 
-def run(program: Path, how: str, options: dict[str, Any], check: int = 0) -> dict[str, Any]:
+def run(program: Path, how: str, options: dict[str, Any], *words: str, check: int = 0) -> Run:
     """What a program printed at its end, the seconds of its process, and what `peakgemm run` counted; or an error."""
     with tempfile.TemporaryDirectory() as folder:
         path, command = Path(folder) / "run.json", [sys.executable]
@@ -44,8 +50,8 @@ def run(program: Path, how: str, options: dict[str, Any], check: int = 0) -> dic
             command += ["-m", "peakgemm", "run", "--precision", how, "--json", str(path), "--check", str(check),
                         *["--linalg"] * bool(options.get("linalg"))]
         start = time.perf_counter()
-        done = subprocess.run([*command, str(program), *options.get("words", ())], capture_output=True, text=True,
-                              check=False, env={**os.environ, **options.get("environment", {})})
+        done = subprocess.run([*command, str(program), *options.get("words", ()), *words], capture_output=True,
+                              text=True, check=False, env={**os.environ, **options.get("environment", {})})
         seconds = time.perf_counter() - start
         lines = done.stdout.strip().splitlines()
         if done.returncode or not lines or not lines[-1].startswith("{"):
@@ -54,59 +60,145 @@ def run(program: Path, how: str, options: dict[str, Any], check: int = 0) -> dic
         return {**json.loads(lines[-1]), "process_s": seconds, "counted": counted}
 
 
-def rows_of(program: Path, options: dict[str, Any], precisions: list[str], repeats: int,
-            check: int = 10) -> list[dict[str, Any]]:
-    """A row for the program alone, and for each precision."""
-    runs: dict[str, list[dict[str, Any]]] = {how: [] for how in (PLAIN, *precisions)}
+def timed(program: Path, options: dict[str, Any], precisions: Sequence[str], repeats: int) -> dict[str, list[Run]]:
+    """Runs of the program alone, and in each precision; none further after one that fails."""
+    runs: dict[str, list[Run]] = {how: [] for how in (PLAIN, *precisions)}
     for _ in range(repeats):
         for how, all_of in runs.items():
             all_of.append(run(program, how, options))
             if "error" in all_of[-1]:
-                return [{"name": program.stem, "how": how, "error": all_of[-1]["error"]}]
-    rows = []
+                return {how: all_of[-1:]}
+    return runs
+
+
+def distance(numbers: Sequence[Any], exact: Sequence[Any]) -> float:
+    """The root mean square of the vectors' relative distances."""
+    pairs = [(x if isinstance(x, list) else [x], y if isinstance(y, list) else [y])
+             for x, y in zip(numbers, exact, strict=True)]
+    norms = [sum(y * y for y in of) for _, of in pairs]
+    each = [sum((p - q)**2 for p, q in zip(x, y, strict=True)) / norm
+            for (x, y), norm in zip(pairs, norms, strict=True) if norm > ZERO**2 * max(norms)]
+    return (sum(each) / len(each))**0.5 if each else 0.0
+
+
+def rows_of(name: str, runs: dict[str, list[Run]], untimed: dict[str, Run]) -> list[dict[str, Any]]:
+    """A row for the program alone, and for each precision; ``untimed``: the runs in FP64, by `PLAIN`, and with checks.
+    """
     for how, all_of in runs.items():
-        plain = runs[PLAIN]
-        row = {"name": program.stem, "how": how, "ms": median(one["ms"] for one in all_of),
-               "process_s": median(one["process_s"] for one in all_of), "all_ms": [one["ms"] for one in all_of],
+        if "error" in all_of[-1]:
+            return [{"name": name, "how": how, "error": all_of[-1]["error"]}]
+    rows, plain, exact = [], runs[PLAIN], untimed.get(PLAIN, {}).get("numbers")
+    for how, all_of in runs.items():
+        row = {"name": name, "how": how, "ms": median(one["ms"] for one in all_of),
+               "process_s": median(one["process_s"] for one in all_of), "first_ms": all_of[0].get("first_ms"),
+               "all_ms": [one["ms"] for one in all_of],
                "speedup": median(p["ms"] / one["ms"] for p, one in zip(plain, all_of, strict=True)),
-               "from_plain": max(abs(x - y) / max(abs(y), 1e-30) for x, y in zip(
-                   all_of[0]["numbers"], plain[0]["numbers"], strict=True))}
+               "from_plain": distance(all_of[0]["numbers"], plain[0]["numbers"])}
+        if exact:
+            row["from_fp64"] = distance(all_of[0]["numbers"], exact)
+            row["of_plain"] = row["from_fp64"] / max(distance(plain[0]["numbers"], exact), 1e-30)
         if how != PLAIN:
-            checked = run(program, how, options, check) if check else {}
-            products = [x for x in all_of[0]["counted"] if x["name"] == "products"]
+            checked, counted = untimed.get(how, {}), all_of[0]["counted"]
+            products = [x for x in counted if x["name"] == "products"]
             ours = sum(x["flops"] for x in products if not x["reason"])
             row |= {"calls": sum(x["calls"] for x in products if not x["reason"]),
+                    "compilations": counted[0]["compilations"] if counted else 0,
                     "share": ours / max(sum(x["flops"] for x in products), 1),
                     "stayed": {f"{x['operation']}: {x['reason']}": x["calls"] for x in products if x["reason"]},
                     "checks": (checked.get("counted") or [{}])[0].get("checks")}
+            if "error" in checked:
+                row["check_failed"] = checked["error"]
         rows.append(row)
     return rows
+
+
+def untimed_runs(paths: dict[str, Path], runs: dict[str, dict[str, list[Run]]], check: int, beside: int
+                 ) -> dict[str, dict[str, Run]]:
+    """Of each program that runs: by `PLAIN` in FP64, by precision with checks."""
+    with ThreadPoolExecutor(beside) as pool:
+        waiting = {}
+        for name, all_of in runs.items():
+            for how, some in all_of.items():
+                if "error" not in some[-1] and (check or how == PLAIN):
+                    options = PROGRAMS.get(name, {})
+                    waiting[name, how] = (pool.submit(run, paths[name], how, options, "--double") if how == PLAIN else
+                                          pool.submit(run, paths[name], how, options, check=check))
+        done: dict[str, dict[str, Run]] = {name: {} for name in runs}
+        for (name, how), future in waiting.items():
+            done[name][how] = future.result()
+        return done
+
+
+def add_rates(rows: Sequence[dict[str, Any]], runs: dict[str, dict[str, list[Run]]]) -> None:
+    """To each row what its products take by themselves, a step, and the speed-up that Amdahl's law allows for them."""
+    from lab.rates import Rates
+
+    with Rates() as rates:
+        for row in rows:
+            if row["how"] == PLAIN or "error" in row:
+                continue
+            first, plain = runs[row["name"]][row["how"]][0], runs[row["name"]][PLAIN]
+            products = [x for x in first["counted"] if x["name"] == "products" and not x["reason"]]
+            theirs, ours, left_out = rates.of(products, row["how"], row["name"])
+            theirs, ours = theirs / first.get("steps", 1), ours / first.get("steps", 1)
+            ms = median(one["ms"] for one in plain)
+            row |= {"product_ms": [theirs, ours], "not_timed": left_out,
+                    "amdahl": ms / max(ms - theirs + ours, 1e-9)}
+            row["of_amdahl"] = row["speedup"] / row["amdahl"]
+
+
+def line_of(row: dict[str, Any]) -> str:
+    """A row in a line."""
+    if "error" in row:
+        return f"{row['name']:20} {row['how']:10} {row['error']}"
+    said = f"{row['name']:20} {row['how']:10} {row['ms']:9.2f} ms, first {row['first_ms'] or 0:.0f} ms, process " \
+           f"{row['process_s']:.1f} s, {row['speedup']:.3f} x"
+    for name in ("amdahl", "of_amdahl", "share", "compilations", "from_plain", "from_fp64", "of_plain"):
+        said += f", {name} {row[name]:.3g}" if name in row else ""
+    return said + (f", largest check {row['checks']['largest']:.3g} of {row['checks']['done']}"
+                   if row.get("checks") else "")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--precision", default="ieee,emulated")
+    parser.add_argument("--precision", default="emulated", help="one or several, with commas (emulated)")
     parser.add_argument("--only", help="drivers by name, or files, with commas (all drivers)")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--check", type=int, default=10, help="of a last run that is not timed; 0: none (10)")
+    parser.add_argument("--check", type=int, default=50, help="every so many products; 0: no such run (50)")
+    parser.add_argument("--beside", type=int, default=5, help="runs beside each other that are not timed; 0: none (5)")
+    parser.add_argument("--no-rates", action="store_true", help="without Amdahl's law")
     parser.add_argument("--seconds", type=float, default=480, help="begin no further program after so many (480)")
     args = parser.parse_args()
     records.check_writable(args.json)
     gpu, begun = device.find(), time.monotonic()
-    found: list[dict[str, Any]] = []
+    runs, untimed, paths = {}, {}, {}
+
+    def write() -> list[dict[str, Any]]:
+        rows = [row for name, of in runs.items() for row in rows_of(name, of, untimed.get(name, {}))]
+        records.write(args.json, records.record(gpu, gpu.arch if gpu else "sm_90", [{"found": rows}]))
+        return rows
+
     for name in args.only.split(",") if args.only else PROGRAMS:
         if time.monotonic() - begun > args.seconds:
             print(f"{name}: left out, {args.seconds:g} s are spent", flush=True)
             continue
         path = DRIVERS / f"{name}.py" if name in PROGRAMS else Path(name)
-        for row in rows_of(path, PROGRAMS.get(name, {}), args.precision.split(","), args.repeats,
-                           args.check):
-            found.append(row)
-            print(f"{row['name']:20} {row['how']:10} " + (row.get("error") or
-                  f"{row['ms']:9.2f} ms, {row['speedup']:.3f} x, share {row.get('share', 0):.3f}, from plain "
-                  f"{row['from_plain']:.2g}, checks {row.get('checks')}"), flush=True)
-        records.write(args.json, records.record(gpu, gpu.arch if gpu else "sm_90", [{"found": found}]))
+        paths[path.stem] = path
+        runs[path.stem] = timed(path, PROGRAMS.get(name, {}), args.precision.split(","), args.repeats)
+        for row in write()[-len(runs[path.stem]):]:
+            print(line_of(row), flush=True)
+    print(f"{time.monotonic() - begun:.0f} s", flush=True)
+    if args.beside:
+        untimed = untimed_runs(paths, runs, args.check, args.beside)
+    rows = write()
+    print(f"{time.monotonic() - begun:.0f} s", flush=True)
+    if gpu and not args.no_rates:
+        add_rates(rows, runs)
+        records.write(args.json, records.record(gpu, gpu.arch, [{"found": rows}]))
+    for row in rows:
+        print(line_of(row), flush=True)
+    print(f"{time.monotonic() - begun:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

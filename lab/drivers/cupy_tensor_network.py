@@ -1,31 +1,28 @@
 """A tensor network in CuPy: the norm of a matrix product state by einsum, site after site."""
 
-import argparse
-import json
-import statistics
-import time
-
 import cupy
+import steps
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--bond", type=int, default=1024)
-parser.add_argument("--sites", type=int, default=40)
-parser.add_argument("--steps", type=int, default=8)
-args = parser.parse_args()
+args = steps.options(steps=8, bond=1024, sites=40)
+dtype = cupy.float64 if args.double else cupy.float32
 cupy.random.seed(0)
 d, bond = 4, args.bond
-sites = [cupy.random.standard_normal((1 if i == 0 else bond, d, 1 if i == args.sites - 1 else bond),
-                                     dtype=cupy.float32) / (d * bond) ** 0.5 for i in range(args.sites)]
-times, norms = [], []
-for _ in range(args.steps):
-    cupy.cuda.Device().synchronize()
-    start = time.perf_counter()
-    left, logarithm = cupy.ones((1, 1), dtype=cupy.float32), 0.0
-    for site in sites:
+sites = [(cupy.random.standard_normal((1 if i == 0 else bond, d, 1 if i == args.sites - 1 else bond),
+                                      dtype=cupy.float32) / cupy.float32((d * bond) ** 0.5)).astype(dtype)
+         for i in range(args.sites)]
+norms, middle = [], []
+
+
+def step():
+    left, logarithm = cupy.ones((1, 1), dtype=dtype), 0.0
+    for i, site in enumerate(sites):
         left = cupy.einsum("ab,apc,bpd->cd", left, site, site, optimize=True)
         scale = abs(left).max()
         left, logarithm = left / scale, logarithm + cupy.log(scale)
+        if i == args.sites // 2:
+            middle[:] = [left]
     norms.append(float(logarithm))
-    cupy.cuda.Device().synchronize()
-    times.append(time.perf_counter() - start)
-print(json.dumps({"ms": 1e3 * statistics.median(times[2:]), "numbers": norms[:1]}))
+
+
+steps.run(step, args.steps, cupy.cuda.Device().synchronize,
+          lambda: [norms[:1], *middle[0][::37, ::37].tolist()], warm_up=2)

@@ -1,20 +1,14 @@
-"""GPyTorch: exact Gaussian process, marginal likelihood and gradient by Cholesky."""
-
-import argparse
-import json
-import statistics
-import time
+"""GPyTorch: exact Gaussian process, marginal likelihood and gradient by Cholesky; then predictions."""
 
 import gpytorch
+import steps
 import torch
+from training import COUNT, KEPT, finish, setup, wait
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--points", type=int, default=12000)
-parser.add_argument("--steps", type=int, default=8)
-args = parser.parse_args()
-torch.manual_seed(0)
-x = torch.rand(args.points, 8, device="cuda")
-y = torch.sin(6 * x).sum(-1)
+args = steps.options(steps=8, points=12000)
+dtype = setup(args)
+x = torch.rand(args.points, 8, device=args.device).to(dtype)
+y, unseen = torch.sin(6 * x).sum(-1), torch.rand(COUNT, 8, device=args.device).to(dtype)
 
 
 class Model(gpytorch.models.ExactGP):
@@ -27,19 +21,25 @@ class Model(gpytorch.models.ExactGP):
         return gpytorch.distributions.MultivariateNormal(self.mean(x), self.kernel(x))
 
 
-likelihood = gpytorch.likelihoods.GaussianLikelihood().cuda()
-model = Model(likelihood).cuda().train()
+likelihood = gpytorch.likelihoods.GaussianLikelihood()
+model = finish(args, Model(likelihood).to(args.device)).train()
 bound = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, model)
-optimizer, times, losses = torch.optim.Adam(model.parameters(), lr=0.05), [], []
-for _ in range(args.steps):
-    torch.cuda.synchronize()
-    start = time.perf_counter()
+optimizer, losses = torch.optim.Adam(model.parameters(), lr=0.05), []
+
+
+def step():
     optimizer.zero_grad()
-    with gpytorch.settings.max_cholesky_size(20000), gpytorch.settings.fast_computations(False, False, False):
-        loss = -bound(model(x), y)
-        loss.backward()
+    loss = -bound(model(x), y)
+    loss.backward()
     optimizer.step()
-    torch.cuda.synchronize()
-    times.append(time.perf_counter() - start)
-    losses.append(float(loss))
-print(json.dumps({"ms": 1e3 * statistics.median(times[2:]), "numbers": losses[:3]}))
+    losses.append(loss.detach())
+
+
+def numbers():
+    model.eval()
+    with torch.no_grad():
+        return [[float(x) for x in losses[:KEPT]], model(unseen).mean.tolist()]
+
+
+with gpytorch.settings.max_cholesky_size(20000), gpytorch.settings.fast_computations(False, False, False):
+    steps.run(step, args.steps, wait(args), numbers, warm_up=2)

@@ -236,15 +236,27 @@ def test_programs_with_and_without_are_compared(here: Path) -> None:
     from docs.generate.markdown import run_table
     from lab import run_programs
 
-    (here / "mine.py").write_text("print('{\"ms\": 2.0, \"numbers\": [4.0]}')")
-    plain, ours = run_programs.rows_of(here / "mine.py", {"linalg": True}, ["ieee"], 1)
+    path = here / "mine.py"
+    path.write_text("""
+import sys
+exact = "--double" in sys.argv
+value = 4.0 if exact else 5.0
+print(f'{{"ms": 2.0, "steps": 2, "numbers": [[3.0, {value}], [1e-20], 7]}}')
+""")
+    runs = {"mine": run_programs.timed(path, {"linalg": True}, ["ieee"], 2)}
+    untimed = run_programs.untimed_runs({"mine": path}, runs, check=3, beside=2)
+    plain, ours = run_programs.rows_of("mine", runs["mine"], untimed["mine"])
     assert (plain["how"], ours["how"], ours["speedup"], ours["from_plain"]) == ("plain", "ieee", 1.0, 0.0)
-    assert (ours["calls"], ours["checks"]["done"]) == (0, 0)
-    (here / "mine.py").write_text("import no_such_package")
-    row, = run_programs.rows_of(here / "mine.py", {}, ["ieee"], 1)
+    assert plain["from_fp64"] == pytest.approx((1 / 25 / 2)**0.5) and ours["of_plain"] == 1  # 1e-20 is rounding
+    assert (ours["calls"], ours["checks"]["done"], ours["all_ms"]) == (0, 0, [2.0, 2.0])
+    path.write_text("import no_such_package")
+    runs = {"mine": run_programs.timed(path, {}, ["ieee"], 1)}
+    assert run_programs.untimed_runs({"mine": path}, runs, check=3, beside=2) == {"mine": {}}
+    row, = run_programs.rows_of("mine", runs["mine"], {})
     assert row["error"] == "ModuleNotFoundError: No module named 'no_such_package'"
+    ours |= {"amdahl": 2.0, "of_amdahl": 0.5}
     table = run_table({"found": [plain, ours, row]}).splitlines()
-    assert table[3] == "| mine | ieee | 2.00 | 1.00 | 0.0 % | 0 | 0 |"
+    assert table[3] == "| mine | ieee | 2.00 | 1.00 | 50 % | 0.0 % | 1.00 | 0 |"
     assert table[-1].startswith("Left out: mine: ModuleNotFoundError")
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from itertools import pairwise
 from math import prod
+from operator import methodcaller, mul
 from typing import Any, NamedTuple
 
 from .api import matmul
@@ -23,14 +24,28 @@ from .errors import InvalidType, InvalidValue
 __all__ = ["dot", "einsum", "multi_dot", "tensordot", "vecdot"]
 
 Multiply = Callable[..., Any]
+Step = tuple[Callable[..., Any], tuple[int, ...]]
+_LIMIT = 1024  # contractions whose steps are kept
+_known: dict[Any, list[Step | None]] = {}
 _EXACT = 30  # matrices of `multi_dot` whose order is the best one
 
 
 class Term(NamedTuple):
-    """An array, and a label for each of its dimensions: none has one element."""
+    """An array, and a label for each of its dimensions: none has one element.
+
+    ``steps`` is common to all terms of a contraction: what makes the array of each place from those of others, which
+    are not used again. The operands' places come first.
+    """
 
     array: Any
     labels: str
+    place: int
+    steps: list[Step | None]
+
+    def then(self, function: Callable[..., Any], labels: str, *others: Term) -> Term:
+        """What ``function`` makes of the arrays."""
+        self.steps.append((function, (self.place, *(x.place for x in others))))
+        return Term(function(self.array, *(x.array for x in others)), labels, len(self.steps) - 1, self.steps)
 
 
 def einsum(subscripts: Any, *operands: Any, out: Any = None, optimize: Any = "auto", precision: str = "ieee",
@@ -51,6 +66,9 @@ def einsum(subscripts: Any, *operands: Any, out: Any = None, optimize: Any = "au
     Raises:
         InvalidType, InvalidValue: as `matmul`; subscripts that are malformed or do not match the shapes.
     """
+    key = _key_of(subscripts, operands, optimize, precision, reproducible) if out is None else None
+    if (steps := _known.get(key)) is not None:
+        return _repeated(steps, operands)
     from opt_einsum.parser import convert_interleaved_input
 
     try:
@@ -69,7 +87,7 @@ def einsum(subscripts: Any, *operands: Any, out: Any = None, optimize: Any = "au
     except (IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise InvalidValue(f"einsum of {subscripts!r}, optimize={optimize!r}: {error}; write both as for numpy.einsum"
                            ) from None
-    return _contract(operands, inputs, output, order, multiply, out)
+    return _contract(operands, inputs, output, order, multiply, out, key)
 
 
 def tensordot(a: Any, b: Any, axes: Any = 2, *, out: Any = None, precision: str = "ieee",
@@ -90,11 +108,14 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, out: Any = None, precision: str 
     if [a.shape[i] for i in of_a] != [b.shape[i] for i in of_b] or len({*of_a}) < len(of_a) or len({*of_b}) < len(of_b):
         raise InvalidValue(f"the sum over dimensions {of_a} of a {tuple(a.shape)} and {of_b} of b {tuple(b.shape)}; "
                            "they must be distinct and of equal sizes")
+    key = None if out is not None else _key_of((*of_a, -1, *of_b), (a, b), precision, reproducible)
+    if (steps := _known.get(key)) is not None:
+        return _repeated(steps, (a, b))
     left, right = list(_letters(a.ndim)), list(_letters(b.ndim, a.ndim))
     for i, j in zip(of_a, of_b, strict=True):
         right[j] = left[i]
     kept = [x for i, x in enumerate(left) if i not in of_a] + [x for j, x in enumerate(right) if j not in of_b]
-    return _contract((a, b), ("".join(left), "".join(right)), "".join(kept), ((0, 1),), multiply, out)
+    return _contract((a, b), ("".join(left), "".join(right)), "".join(kept), ((0, 1),), multiply, out, key)
 
 
 def dot(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", reproducible: bool | None = None) -> Any:
@@ -196,8 +217,35 @@ def _planned(subscripts: str, shapes: tuple[tuple[int, ...], ...], optimize: Any
     return tuple(inputs.split(",")), output, tuple(path)
 
 
+def _key_of(subscripts: Any, operands: Sequence[Any], *options: Any) -> Any:
+    """What says which steps a contraction takes, and that its arguments have been checked; None where the steps may be
+    others the next time."""
+    try:
+        is_torch = hasattr(operands[0], "requires_grad")
+        if is_torch:
+            import torch  # not by sys.modules, which torch.compile would trace
+
+            if torch.compiler.is_compiling():
+                return None
+        key = (subscripts, options, *((type(x), x.dtype, tuple(x.shape), x.stride() if is_torch else
+                                       getattr(x, "strides", None)) for x in operands))
+        hash(key)  # no lists of labels
+        return key if all(type(size) is int for x in operands for size in x.shape) else None  # others are symbolic
+    except (AttributeError, IndexError, RuntimeError, TypeError):
+        return None
+
+
+def _repeated(steps: list[Step | None], operands: Sequence[Any]) -> Any:
+    """The result of a contraction by ``steps``; what has been used is let go."""
+    arrays = dict(enumerate(operands))
+    for place in range(len(operands), len(steps)):
+        function, sources = steps[place]  # type: ignore[misc]  # None of operands alone
+        arrays[place] = function(*[arrays.pop(source) for source in sources])
+    return arrays[len(steps) - 1]
+
+
 def _contract(operands: Sequence[Any], inputs: Sequence[str], output: str, path: Any, multiply: Multiply,
-              out: Any) -> Any:
+              out: Any, key: Any = None) -> Any:
     sizes: dict[str, int] = {}
     for i, (x, labels) in enumerate(zip(operands, inputs, strict=True)):
         for label, size in zip(labels, x.shape, strict=True):
@@ -212,34 +260,50 @@ def _contract(operands: Sequence[Any], inputs: Sequence[str], output: str, path:
     shape = tuple(sizes[label] for label in output)
     if out is not None and tuple(out.shape) != shape:
         raise InvalidValue(f"out has shape {tuple(out.shape)}, the result has {shape}; pass an out of that shape")
-    target = None if out is None else _narrow(out, output)
+    target = None if out is None else _narrow(Term(out, output, 0, [None]))
     kept = "".join(label for label in output if sizes[label] != 1)
-    terms = [_diagonal(_narrow(x, labels)) for x, labels in zip(operands, inputs, strict=True)]
+    steps: list[Step | None] = [None] * len(operands)
+    terms = [_diagonal(_narrow(Term(x, labels, i, steps))) for i, (x, labels) in
+             enumerate(zip(operands, inputs, strict=True))]
     for chosen in path:
         picked = [terms.pop(i) for i in sorted(chosen, reverse=True)][::-1]
         while len(picked) > 1:
             first, second, *picked = picked
             later = "".join(term.labels for term in (*terms, *picked))
             is_last = not terms and not picked
-            picked.insert(0, _pair(first, second, kept if is_last else kept + later, multiply,
-                                   target if is_last else None))
+            picked.insert(0, _pair(first, second, kept, later, multiply, target if is_last else None))
         terms.append(picked[0])
     if target is not None and terms[0] is target:  # a product has written it
         return out
     result = _summed(terms[0], kept)
-    final = _permuted(result.array, [result.labels.index(label) for label in kept]).reshape(shape)
+    final = result.then(partial(_shaped, order=[result.labels.index(label) for label in kept], shape=shape), output)
+    if key is not None:
+        if len(_known) >= _LIMIT:
+            _known.clear()
+        _known[key] = steps
     if out is None:
-        return final
-    out[...] = final * 1 if len(operands) == 1 else final  # which may be a view of memory that is written
+        return final.array
+    out[...] = final.array * 1 if len(operands) == 1 else final.array  # which may be a view of memory that is written
     return out
 
 
-def _pair(x: Term, y: Term, kept: str, multiply: Multiply, target: Term | None) -> Term:
-    """The product of two terms, summed over the labels that are not ``kept``; ``target``'s array where that was
-    written."""
+def _pair(x: Term, y: Term, output: str, later: str, multiply: Multiply, target: Term | None) -> Term:
+    """The product of two terms, summed over the labels that neither the ``output`` nor a ``later`` term has;
+    ``target``, of whose array nothing is said, where that was written."""
+    kept = output + later
     x, y = _summed(x, kept + y.labels), _summed(y, kept + x.labels)
-    if next((label for label in kept if (label in x.labels) != (label in y.labels)), "") in y.labels:
-        x, y = y, x  # the result's rows come first in it
+    if later:  # labels that a later sum goes over lie beside each other, so that it needs no copy
+
+        def changes(x: Term, y: Term) -> int:
+            alone = [label in later for label in (*_by_stride(x), *_by_stride(y))
+                     if (label in x.labels) != (label in y.labels) and label in kept]
+            return sum(a != b for a, b in pairwise(alone))
+
+        is_turned = changes(y, x) < changes(x, y)
+    else:  # the result's rows come first in it
+        is_turned = next((label for label in kept if (label in x.labels) != (label in y.labels)), "") in y.labels
+    if is_turned:
+        x, y = y, x
     shared = [label for label in _by_stride(x) if label in y.labels]
     batch = [label for label in dict.fromkeys(kept) if label in shared]
     rows = [label for label in _by_stride(x) if label not in shared]
@@ -247,35 +311,42 @@ def _pair(x: Term, y: Term, kept: str, multiply: Multiply, target: Term | None) 
     larger = x if prod(x.array.shape) >= prod(y.array.shape) else y  # what would cost more to copy
     inner = [label for label in _by_stride(larger) if label in shared and label not in batch]
     sizes = {**dict(zip(x.labels, x.array.shape, strict=True)), **dict(zip(y.labels, y.array.shape, strict=True))}
+    labels = "".join((*batch, *rows, *columns))
 
     def size(labels: list[str]) -> tuple[int, ...]:
         return tuple(sizes[label] for label in labels)
 
-    def view(term: Term, *groups: list[str]) -> Any:
+    def view(term: Term, *groups: list[str]) -> Term:
         """The dimensions of each group of labels as one."""
         order = [term.labels.index(label) for group in (batch, *groups) for label in group]
-        return _permuted(term.array, order).reshape((*size(batch), *(prod(size(group)) for group in groups)))
+        shape = None if all(len(group) == 1 for group in groups) else (
+            *size(batch), *(prod(size(group)) for group in groups))
+        if shape is None and order == list(range(len(order))):
+            return term
+        return term.then(partial(_shaped, order=order, shape=shape), term.labels)
 
     if not inner:
-        left = _permuted(x.array, [x.labels.index(label) for label in (*batch, *rows)])
-        right = _permuted(y.array, [y.labels.index(label) for label in (*batch, *columns)])
-        left = left.reshape((*size(batch), *size(rows), *(1 for _ in columns)))
-        right = right.reshape((*size(batch), *(1 for _ in rows), *size(columns)))
-        return Term(left * right, "".join((*batch, *rows, *columns)))
-    into = None
-    if target is not None and len(rows) <= 1 and len(columns) <= 1 and {*batch, *rows, *columns} == {*target.labels}:
-        into = view(target, rows, columns)
-    product = multiply(view(x, rows, inner), view(y, inner, columns), out=into)
-    if into is not None and target is not None:
+        shapes = (*size(batch), *size(rows), *(1 for _ in columns)), (
+            *size(batch), *(1 for _ in rows), *size(columns))
+        left, right = (term.then(partial(_shaped, order=[term.labels.index(label) for label in (*batch, *some)],
+                                         shape=shape), term.labels)
+                       for term, some, shape in zip((x, y), (rows, columns), shapes, strict=True))
+        return left.then(mul, labels, right)
+    if target is not None and len(rows) <= 1 and len(columns) <= 1 and {*labels} == {*target.labels}:
+        multiply(view(x, rows, inner).array, view(y, inner, columns).array, out=view(target, rows, columns).array)
         return target
-    return Term(product.reshape((*size(batch), *size(rows), *size(columns))), "".join((*batch, *rows, *columns)))
+    product = view(x, rows, inner).then(multiply, labels, view(y, inner, columns))
+    return product if len(rows) == len(columns) == 1 else product.then(
+        partial(_shaped, order=None, shape=(*size(batch), *size(rows), *size(columns))), labels)
 
 
-def _narrow(x: Any, labels: str) -> Term:
+def _narrow(x: Term) -> Term:
     """Without the dimensions of one element, which broadcast: a view."""
-    shape = [size for size in x.shape if size != 1]
-    wide = "".join(label for label, size in zip(labels, x.shape, strict=True) if size != 1)
-    return Term(x if len(shape) == len(labels) else x.reshape(tuple(shape)), wide)
+    shape = tuple(size for size in x.array.shape if size != 1)
+    if len(shape) == len(x.labels):
+        return x
+    labels = "".join(label for label, size in zip(x.labels, x.array.shape, strict=True) if size != 1)
+    return x.then(partial(_shaped, order=None, shape=shape), labels)
 
 
 def _diagonal(x: Term) -> Term:
@@ -284,21 +355,23 @@ def _diagonal(x: Term) -> Term:
         while x.labels.count(label) > 1:
             first = x.labels.index(label)
             second = x.labels.index(label, first + 1)
-            x = Term(x.array.diagonal(0, first, second),
-                     x.labels[:first] + x.labels[first + 1:second] + x.labels[second + 1:] + label)
+            x = x.then(methodcaller("diagonal", 0, first, second),
+                       x.labels[:first] + x.labels[first + 1:second] + x.labels[second + 1:] + label)
     return x
 
 
 def _summed(x: Term, kept: str) -> Term:
     """Without the labels that no other term and no result has."""
     axes = tuple(i for i, label in enumerate(x.labels) if label not in kept)
-    return Term(x.array.sum(axes), "".join(label for label in x.labels if label in kept)) if axes else x
+    labels = "".join(label for label in x.labels if label in kept)
+    return x.then(methodcaller("sum", axes), labels) if axes else x
 
 
-def _permuted(x: Any, order: list[int]) -> Any:
-    if order == list(range(len(order))):
-        return x
-    return x.permute(order) if hasattr(x, "permute") else x.transpose(*order)
+def _shaped(x: Any, order: list[int] | None, shape: tuple[int, ...] | None) -> Any:
+    """Dimensions in another order, then another shape; None: as they are."""
+    if order is not None and order != list(range(len(order))):
+        x = x.permute(order) if hasattr(x, "permute") else x.transpose(*order)
+    return x if shape is None else x.reshape(shape)
 
 
 def _by_stride(x: Term) -> list[str]:

@@ -23,6 +23,7 @@ EINSUM = np.einsum
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "find", lambda: None)
+    contraction._known.clear()
 
 
 def normal(*shape: int, seed: int = 0) -> Any:
@@ -39,7 +40,11 @@ def compare(subscripts: Any, *operands: Any, **options: Any) -> None:
               for x in operands]
     wide = [x.astype(np.complex128) if isinstance(x, np.ndarray) else x for x in narrow]
     sizes = [abs(x) if isinstance(x, np.ndarray) else x for x in wide]
-    check(pg.einsum(subscripts, *narrow, **options), EINSUM(subscripts, *wide), EINSUM(subscripts, *sizes))
+    want, scale = EINSUM(subscripts, *wide), EINSUM(subscripts, *sizes)
+    check(pg.einsum(subscripts, *narrow, **options), want, scale)
+    again, factor = [np.asarray(2 * x) if isinstance(x, np.ndarray) else x for x in narrow], 2.0**len(
+        [x for x in narrow if isinstance(x, np.ndarray)])
+    check(pg.einsum(subscripts, *again, **options), factor * want, factor * scale)  # by the steps that were kept
 
 
 @pytest.mark.parametrize("equation", OPT_EINSUMS)
@@ -127,12 +132,33 @@ def test_one_product_without_a_copy(equation: str, shapes: list[tuple[int, ...]]
                                     products: list[Any]) -> None:
     operands = [normal(*shape, seed=i) for i, shape in enumerate(shapes)]
     compare(equation, *operands)
-    (a, b, _), = products
+    (a, b, _), _ = products
     assert (*a.shape, b.shape[-1]) == sizes
     products.clear()
     pg.einsum(equation, *operands)
     assert {id(x) for operand in operands for x in (operand,)} == {
         id(next(y for y in operands if np.shares_memory(x, y))) for x in products[0][:2]}
+
+
+def test_steps_are_kept_by_layout_and_not_by_identity(monkeypatch: pytest.MonkeyPatch, products: list[Any]) -> None:
+    a, b, c = (normal(6, 6, seed=seed) for seed in (1, 2, 3))
+    calls = {"ij,jk,kl->il": lambda x, y, z: pg.einsum("ij,jk,kl->il", x, y, z),
+             "ij,kj,kl->il": lambda x, y, z: pg.tensordot(pg.tensordot(x, y, (1, 1)), z, 1)}
+    for call in calls.values():
+        call(a, a, a)
+    with monkeypatch.context() as patch:
+        patch.setattr(contraction, "_contract", None)
+        for terms, call in calls.items():
+            check(call(a, b, c), EINSUM(terms, a, b, c), EINSUM(terms, *map(abs, (a, b, c))))
+        with pytest.raises(TypeError):
+            pg.einsum("ij,jk,kl->il", a, b.T, c)  # other strides
+
+
+def test_a_later_sum_needs_no_copy(products: list[Any]) -> None:
+    pg.einsum("ab,apc,bpd->cd", normal(8, 8), normal(8, 4, 8), normal(8, 4, 8), optimize=[(0, 1), (0, 1)])
+    (_, _, _), (x, y, _) = products
+    assert (x.shape, y.shape) == ((8, 32), (32, 8)) and not x.flags.owndata and not y.flags.owndata
+    assert x.flags.f_contiguous and y.flags.c_contiguous
 
 
 def test_an_attention_shaped_chain_contracts_cheaply(products: list[Any]) -> None:

@@ -153,11 +153,12 @@ class ProcessFailed(RuntimeError):
     """A measured process failed; its error is on stderr."""
 
 
-def spawn(code: str, folder: str) -> subprocess.Popen[str]:
+def spawn(code: str, folder: str, stdin: Any = None) -> subprocess.Popen[str]:
     """A fresh process with its compile cache in ``folder``."""
     environment = {**os.environ, "PEAKGEMM_CACHE_DIR": folder}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen([sys.executable, "-c", code], stdin=stdin, stdout=subprocess.PIPE, text=True,
+                            env=environment)
 
 
 def microseconds(process: subprocess.Popen[str]) -> float:

@@ -243,16 +243,18 @@ exact = "--double" in sys.argv
 value = 4.0 if exact else 5.0
 print(f'{{"ms": 2.0, "steps": 2, "numbers": [[3.0, {value}], [1e-20], 7]}}')
 """)
-    runs = {"mine": run_programs.timed(path, {"linalg": True}, ["ieee"], 2)}
+    runs = run_programs.timed_runs({"mine": path}, ["ieee"], 2, ahead=2)
     untimed = run_programs.untimed_runs({"mine": path}, runs, check=3, beside=2)
     plain, ours = run_programs.rows_of("mine", runs["mine"], untimed["mine"])
     assert (plain["how"], ours["how"], ours["speedup"], ours["from_plain"]) == ("plain", "ieee", 1.0, 0.0)
     assert plain["from_fp64"] == pytest.approx((1 / 25 / 2)**0.5) and ours["of_plain"] == 1  # 1e-20 is rounding
     assert (ours["calls"], ours["checks"]["done"], ours["all_ms"]) == (0, 0, [2.0, 2.0])
     path.write_text("import no_such_package")
-    runs = {"mine": run_programs.timed(path, {}, ["ieee"], 1)}
+    runs = run_programs.timed_runs({"mine": path}, ["ieee"], 1)
     assert run_programs.untimed_runs({"mine": path}, runs, check=3, beside=2) == {"mine": {}}
-    row, = run_programs.rows_of("mine", runs["mine"], {})
+    row, _ = run_programs.rows_of("mine", runs["mine"], {})
+    spent = run_programs.timed_runs({"mine": path}, [], 1, seconds=-1)
+    assert spent["mine"]["plain"] == [{"error": "left out, -1 s are spent"}]
     assert row["error"] == "ModuleNotFoundError: No module named 'no_such_package'"
     ours |= {"amdahl": 2.0, "of_amdahl": 0.5}
     table = run_table({"found": [plain, ours, row]}).splitlines()

@@ -27,4 +27,4 @@ def step():
 
 
 steps.run(step, args.steps, cupy.cuda.Device().synchronize,
-          lambda: [[float(v) for v in inertia[:3]], *first[0].tolist()], warm_up=2)
+          lambda: [[float(v) for v in inertia[:3]], first[0].ravel().tolist()], warm_up=2)

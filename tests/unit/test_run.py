@@ -262,6 +262,28 @@ print(f'{{"ms": 2.0, "steps": 2, "numbers": [[3.0, {value}], [1e-20], 7]}}')
     assert table[-1].startswith("Left out: mine: ModuleNotFoundError")
 
 
+def test_what_amdahls_law_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="needs torch")
+    from lab import rates, run_programs
+
+    times = {"mm": (4.0, 1.0), "linalg_cholesky_ex": (6.0, 2.0)}
+    monkeypatch.setattr(rates, "TorchPeer", lambda: type("Peer", (), {"leave": lambda self: None})())
+    monkeypatch.setattr(rates.Rates, "_measured", lambda self, x, precision: times.get(x["operation"]))
+    rows = [("mm", [8, 8, 8], 10, 990.0), ("bmm", [9, 8, 8], 10, 6.0), ("mm", [1, 1, 2], 1, 4.0),
+            ("linalg_cholesky_ex", [8, 8], 5, 0.0)]
+    counted = [{"name": "products", "library": "torch", "operation": operation, "shape": shape, "calls": calls,
+                "flops": flops, "reason": ""} for operation, shape, calls, flops in rows]
+    runs = {"mine": {"plain": [{"ms": 10.0}], "ieee": [{"ms": 8.0, "steps": 10, "counted": counted}]}}
+    found = [{"name": "mine", "how": "ieee", "speedup": 1.25}]
+    run_programs.add_rates(found, runs)
+    row, = found
+    # (10 * 4 + 5 * 6, 10 * 1 + 5 * 2) ms of products of 990 in 1000 operations, in ten steps
+    assert row["product_ms"] == pytest.approx([7.0 / 0.99, 2.0 / 0.99])
+    assert row["not_timed"] == ["bmm [9, 8, 8]"]
+    assert row["amdahl"] == pytest.approx(10 / (10 - 5 / 0.99))
+    assert row["of_amdahl"] == pytest.approx(1.25 / row["amdahl"])
+
+
 def test_use_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import peakgemm as pg
     from peakgemm import rerouting

@@ -9,7 +9,7 @@ from typing import Any
 import cupy
 
 from ..errors import InvalidType
-from .base import FLOAT, DeviceLibrary, View, by_bytes, check_dtype
+from .base import FLOAT, DeviceLibrary, View, by_bytes, check_dtype, dtype_name
 
 
 class Cupy(DeviceLibrary):
@@ -21,7 +21,7 @@ class Cupy(DeviceLibrary):
         """See `Library.admit`."""
         if not isinstance(x, cupy.ndarray):
             raise InvalidType(f"{name} is a {type(x).__name__} of CuPy, no array; pass a cupy.ndarray")
-        check_dtype(str(x.dtype), name, dtype)
+        check_dtype(dtype_name(x.dtype), name, dtype)
         return int(x.device.id)
 
     def view(self, x: Any, name: str, stream: int = -1) -> View:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..errors import InvalidType, InvalidValue
 from ..runtime import device
 from ..runtime.memory import PENDING, DeviceMemory, order
-from .base import FLOAT, HOST, DeviceLibrary, HostLibrary, View, check_dtype, packed
+from .base import FLOAT, HOST, DeviceLibrary, HostLibrary, View, check_dtype, dtype_name, packed
 
 LEGACY = 1  # CU_STREAM_LEGACY: the default stream, under the name that DLPack has for it
 
@@ -28,7 +28,7 @@ class Interop(HostLibrary, DeviceLibrary):
     def admit(self, x: Any, name: str, dtype: str = "float32") -> int:
         """See `Library.admit`."""
         seen = _seen(x, name, -1)
-        check_dtype(str(seen.dtype), name, dtype)
+        check_dtype(dtype_name(seen.dtype), name, dtype)
         if not seen.ptr and 0 not in seen.shape:
             raise InvalidValue(f"{name} is a {type(x).__name__} of shape {tuple(seen.shape)} at address 0: it has no "
                                "memory; pass one that has")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InvalidType, InvalidValue
-from .base import HOST, View, check_dtype
+from .base import HOST, View, check_dtype, dtype_name
 from .interop import LEGACY, Fresh, Interop
 
 
@@ -34,7 +34,7 @@ class Jax(Interop):
             raise InvalidType(f"{name} is a {type(x).__name__} of JAX, no array; pass a jax.Array")
         if x.is_deleted():
             raise InvalidValue(f"{name} is a JAX array whose memory was donated or deleted; pass one that is alive")
-        check_dtype(str(x.dtype), name, dtype)
+        check_dtype(dtype_name(x.dtype), name, dtype)
         if len(x.devices()) != 1:
             raise InvalidValue(f"{name} is a JAX array spread over {len(x.devices())} devices; gather it on one with "
                                "jax.device_put")

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InvalidType
-from .base import HOST, HostLibrary, View, by_bytes, check_dtype, remedy
+from .base import HOST, HostLibrary, View, by_bytes, check_dtype, dtype_name, remedy
 
 
 class Numpy(HostLibrary):
@@ -29,7 +29,7 @@ class Numpy(HostLibrary):
         if type(x).__array_ufunc__ is not np.ndarray.__array_ufunc__:
             raise InvalidType(f"{name} is a {type(x).__name__}, a NumPy subclass with arithmetic of its own "
                               f"(__array_ufunc__), which a product would drop; pass np.asarray({name})")
-        check_dtype(str(x.dtype), name, dtype)
+        check_dtype(dtype_name(x.dtype), name, dtype)
         return HOST
 
     def view(self, x: Any, name: str, stream: int = -1) -> View:

@@ -15,6 +15,7 @@ from typing import Any
 import cupy
 
 from .. import linalg
+from ..arrays.base import dtype_name
 from ..errors import PeakgemmError
 from . import use
 from .linalg_sizes import FASTER
@@ -139,7 +140,7 @@ def _obstacle(op: str, args: Any, kwargs: Any) -> str:
     """Why a product is not ours."""
     operands, out = args[1:] if op == "einsum" and isinstance(args[0], str) else args[:2], kwargs.get("out")
     written = [] if out is None else [out]
-    dtypes = {str(getattr(x, "dtype", "")) for x in (*operands, *written)}
+    dtypes = {dtype_name(getattr(x, "dtype", "")) for x in (*operands, *written)}
     if not {*kwargs} <= _FURTHER.get(op, {"out"}) or (op != "einsum" and len(args) > 2 + (op == "tensordot")):
         return "further arguments"
     if not all(type(x) is cupy.ndarray for x in (*operands, *written)):
@@ -153,7 +154,7 @@ def _obstacle(op: str, args: Any, kwargs: Any) -> str:
 
 def _operations(op: str, args: Any, arrays: Any, result: Any) -> tuple[int, float]:
     """K, and the floating-point operations of a product where they are FP32."""
-    kinds = {str(x.dtype) for x in arrays}
+    kinds = {dtype_name(x.dtype) for x in arrays}
     if len(arrays) < 2 or kinds not in ({"float32"}, {"complex64"}):
         return 0, 0.0
     each = 8.0 if kinds == {"complex64"} else 2.0

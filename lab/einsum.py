@@ -20,6 +20,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import peakgemm as pg
+from peakgemm.arrays.base import stream_handle
 from peakgemm.errors import PeakgemmError
 from peakgemm.runtime import device
 from peakgemm.tools.bench import records
@@ -190,7 +191,7 @@ def main() -> None:
                 print(f"{case.name}: left out, {args.seconds:g} s are spent", flush=True)
                 continue
             try:
-                rows += timed(timer, case, library, args.precision.split(","), int(peer.stream.handle))
+                rows += timed(timer, case, library, args.precision.split(","), stream_handle(peer.stream))
             except (ImportError, PeakgemmError, RuntimeError) as error:
                 rows.append({"name": case.name, "library": library, "failed": str(error).splitlines()[0]})
                 print(f"{case.name}: {library}: {error}", flush=True)

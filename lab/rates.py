@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 import peakgemm as pg
+from peakgemm.arrays.base import stream_handle
 from peakgemm.errors import PeakgemmError
 from peakgemm.tools.bench.peers import TorchPeer
 from peakgemm.tools.bench.timer import Timer
@@ -104,4 +105,4 @@ def _on_stream(peer: TorchPeer) -> AbstractContextManager[Any]:
     """CuPy on the stream whose events are the times."""
     import cupy
 
-    return cupy.cuda.ExternalStream(int(peer.stream.handle))  # type: ignore[no-any-return]
+    return cupy.cuda.ExternalStream(stream_handle(peer.stream))  # type: ignore[no-any-return]

@@ -264,6 +264,12 @@ class TestTorch:
         with pytest.raises(InvalidValue, match="operand 0 requires a gradient"):
             pg.einsum("bij,jk->bik", *operands[:2], out=torch.empty(2, 3, 5))
 
+    def test_contractions_of_networks(self, torch: Any) -> None:
+        from lab.einsum import CASES, worst
+
+        assert len({case.terms for case in CASES}) == len(CASES) >= 20
+        assert all(worst(case, "ieee", "cpu", 5) < 1e-6 for case in CASES)
+
     def test_vmap_and_compile(self, torch: Any) -> None:
         a, b, c = self.operands(torch)
         assert torch.allclose(torch.vmap(lambda x: pg.einsum("ij,jk->ki", x, b))(a), torch.einsum("bij,jk->bki", a, b),

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..problem import Config, Problem
 from ..runtime.compile import Compiled
+from ..runtime.main_loop import CompiledLoop
 from .recipe import Recipe
 from .registry import Kernel
 
@@ -28,8 +29,6 @@ def reason(config: Config, loop: Mapping[str, Any] | None) -> str:
     """Why a compilation of ``config`` falls short by the figures of its main loop; empty where it does not."""
     if loop is None:
         return ""
-    from ..sass.compiled_loop import CompiledLoop
-
     figures, fragments = CompiledLoop(**loop), (config.tm + config.tn) / 4
     if figures.local:
         return f"its main loop has {figures.local} loads and stores of spilled registers a turn"

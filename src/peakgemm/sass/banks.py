@@ -48,15 +48,6 @@ class BankModel:
         return self.moves / self.ffmas
 
 
-def issue_share(instructions: int, ffmas: int, cycles_per_ffma: float, issue: int) -> float:
-    """The share of a sub-partition's FP32 peak that a loop leaves, 0 to 1: FFMAs over all issue slots, with the cycles
-    that FFMAs wait for register banks; ``issue`` is the cycles of an FFMA without conflict."""
-    waited = ffmas * (cycles_per_ffma - issue)
-    if issue == 2:  # what else issues goes into an FFMA's second cycle
-        return ffmas * 2 / (max(ffmas * 2, instructions) + waited)
-    return ffmas / (instructions + waited)
-
-
 def bank_model(loop: Sequence[Word], arch: str) -> BankModel | None:
     """The cost of the register reads of a loop on ``arch`` (``sm_NN``).
 

@@ -6,11 +6,9 @@ and such a compilation is not worth running where another configuration is.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
-
 from ..errors import InvalidValue
-from .banks import issue_share, reads_of
+from ..runtime.main_loop import CompiledLoop
+from .banks import reads_of
 from .elf import Cubin
 from .encoding import architectures
 from .program import Program
@@ -18,34 +16,6 @@ from .register_reads import follow, rule_of
 
 SAMPLE = 512  # instructions of which a first call waits for the model, of up to 2,200 of a turn
 _BEFORE = 64  # instructions that leave the reuse cache as a whole turn does
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledLoop:
-    """Figures of the main loop, the one that holds most FFMAs.
-
-    Attributes:
-        instructions, ffmas: of a turn.
-        local: loads and stores of local memory among them, spilled registers.
-        cycles_per_ffma: issue cycles of an FFMA by the model of register reads (`register_reads`), 1.0 at best with 32
-            lanes a sub-partition, 2.0 with 16.
-        issue: cycles of an FFMA without conflict.
-    """
-
-    instructions: int
-    ffmas: int
-    local: int
-    cycles_per_ffma: float
-    issue: int
-
-    @property
-    def share(self) -> float:
-        """See `banks.issue_share`."""
-        return issue_share(self.instructions, self.ffmas, self.cycles_per_ffma, self.issue)
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields."""
-        return asdict(self)
 
 
 def read(code: bytes, entry: str, most: int | None = None) -> CompiledLoop | None:

@@ -8,7 +8,8 @@ from typing import Any
 
 from ...errors import InvalidValue
 from ...runtime.architectures import ARCHITECTURES, Architecture
-from ...sass.banks import BankModel, bank_model, issue_share
+from ...runtime.main_loop import issue_share
+from ...sass.banks import BankModel, bank_model
 from ...sass.encoding import Word
 from ...sass.facts import Mix, loads_in_a_row, mix
 from ...sass.loops import Loop

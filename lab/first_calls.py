@@ -12,12 +12,14 @@ is what that saves of the step.
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import peakgemm
 from lab.overhead import LIMIT, ProcessFailed, processor, spawn
 from lab.run_programs import DRIVERS, run
 from peakgemm.runtime import device
@@ -57,6 +59,7 @@ print(json.dumps([*(1e3 * (y - x) for x, y in zip(times, times[1:])), getattr(co
 def calls(precision: str, shapes: tuple[tuple[int, ...], ...] = SHAPES, where: str = "cuda") -> list[dict[str, Any]]:
     """A row for each shape."""
     rows = []
+    compileall.compile_dir(Path(peakgemm.__file__).parent, quiet=2)  # as of a package that is installed
     with tempfile.TemporaryDirectory() as folder:
         processes = [spawn(CALL.format(shape=shape, precision=precision, where=where), f"{folder}/{i}",
                            subprocess.PIPE) for i, shape in enumerate(shapes)]

@@ -3,9 +3,9 @@
     python -m lab.einsum --json results/h200/einsum.json         on a GPU: about a minute
     python -m lab.einsum --check                                 tiny, on the CPU: only whether the values are right
 
-Each is checked against FP64 of smaller sizes first, then timed in turn with the library's own einsum, TF32 off;
-``ratio`` is the library's time over ours. ``host_us`` is a warm call's time of the host, of sizes that take the GPU no
-time. ``large``: every product is of 2048 and more.
+Each is checked against FP64 of smaller sizes first, then timed in turn with the library's own einsum, TF32 off.
+``ratio`` is the library's time over ours, ``host_us`` a warm call's time of the host. ``large``: every product is of
+2048 and more.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ except ImportError:
     sys.exit("lab.einsum needs torch; run: pip install torch")
 
 SECONDS = 0.25  # of a comparison
-BURST = 200  # calls, of which the host's time is taken
+BURST = 20  # calls, of which the host's time is taken
 
 
 class Case(NamedTuple):
@@ -98,38 +98,31 @@ def worst(case: Case, precision: str, where: str, most: int = 96) -> float:
     return float(((pg.einsum(case.terms, *arrays, precision=precision) - exact).abs() / scale).max())
 
 
-def host_us(call: Callable[[], Any], wait: Callable[[], Any]) -> float:
-    """The host's microseconds of a call, median of bursts."""
+def host_us(call: Callable[[], Any]) -> float:
+    """The host's microseconds of a call: the median of bursts that the GPU's queue holds, which are waited for outside.
+    """
     samples = []
-    for _ in range(7):
-        wait()
+    for _ in range(5):
+        torch.cuda.synchronize()
         start = time.perf_counter()
         for _ in range(BURST):
             call()
         samples.append((time.perf_counter() - start) / BURST * 1e6)
-    return median(samples[2:])
+    return median(samples)
 
 
-def of_torch(case: Case) -> tuple[Callable[[], Any], Callable[[str], Callable[[], Any]], Callable[[], Any]]:
-    """torch's einsum, ours in a precision, and what makes new operands of both that are tiny."""
+def of_torch(case: Case) -> tuple[Callable[[], Any], Callable[..., Any]]:
+    """torch's einsum, and ours, of which the precision is to be said."""
     arrays = [torch.randn(shape, device="cuda") for shape in case.shapes()]
-    tiny = [torch.randn(shape, device="cuda") for shape in case.shapes(16)]
-    return (partial(torch.einsum, case.terms, *arrays),
-            lambda precision: partial(pg.einsum, case.terms, *arrays, precision=precision),
-            lambda ours: partial(pg.einsum if ours else torch.einsum, case.terms, *tiny))
+    return partial(torch.einsum, case.terms, *arrays), partial(pg.einsum, case.terms, *arrays)
 
 
-def of_cupy(case: Case) -> tuple[Callable[[], Any], Callable[[str], Callable[[], Any]], Callable[[], Any]]:
+def of_cupy(case: Case) -> tuple[Callable[[], Any], Callable[..., Any]]:
     """The same of CuPy."""
     import cupy
 
-    arrays, tiny = ([cupy.random.standard_normal(shape, dtype=cupy.float32) for shape in case.shapes(most)]
-                    for most in (1 << 30, 16))
-    options: dict[str, Any] = {"optimize": True}
-    return (partial(cupy.einsum, case.terms, *arrays, **options),
-            lambda precision: partial(pg.einsum, case.terms, *arrays, precision=precision),
-            lambda ours: partial(pg.einsum, case.terms, *tiny) if ours else partial(
-                cupy.einsum, case.terms, *tiny, **options))
+    arrays = [cupy.random.standard_normal(shape, dtype=cupy.float32) for shape in case.shapes()]
+    return partial(cupy.einsum, case.terms, *arrays, optimize=True), partial(pg.einsum, case.terms, *arrays)
 
 
 def timed(timer: Any, case: Case, library: str, precisions: list[str], stream: int) -> list[dict[str, Any]]:
@@ -143,16 +136,15 @@ def timed(timer: Any, case: Case, library: str, precisions: list[str], stream: i
 
 
 def _timed(timer: Any, case: Case, library: str, calls: Any, precisions: list[str]) -> list[dict[str, Any]]:
-    theirs, ours, tiny = calls
-    host = {name: host_us(tiny(is_ours), torch.cuda.synchronize)
-            for name, is_ours in (("ours", True), (library, False))}
-    rows = []
+    theirs, rows = calls[0], []
     for precision in precisions:
+        ours = partial(calls[1], precision=precision)
         start = time.perf_counter()
-        ours(precision)()
+        ours()
         torch.cuda.synchronize()
         first = time.perf_counter() - start
-        found = timer.compare([ours(precision)], [theirs], capture=False, seconds=SECONDS)
+        found = timer.compare([ours], [theirs], capture=False, seconds=SECONDS)
+        host = {"ours": host_us(ours), library: host_us(theirs)}
         rows.append({"name": case.name, "terms": case.terms, "shapes": [list(x) for x in case.shapes()],
                      "large": case.large, "library": library, "precision": precision,
                      "error": worst(case, precision, "cuda") if library == "torch" else None,

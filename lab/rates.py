@@ -19,6 +19,7 @@ from peakgemm.errors import PeakgemmError
 from peakgemm.tools.bench.peers import TorchPeer
 from peakgemm.tools.bench.timer import Timer
 
+WHERE = "cuda"
 SMALL = 0.005  # products of less than this share of a program's operations are not timed, but scaled
 Call = Callable[[], Any]
 
@@ -72,19 +73,33 @@ class Rates:
 
 
 def _calls(x: dict[str, Any], precision: str) -> tuple[Call, Call] | None:
-    """A product of torch or JAX by torch and by us; of linear algebra a Cholesky factorization."""
-    if not isinstance(x["shape"], list):
+    """A product of torch or JAX by torch and by us, or a call of linear algebra."""
+    shape = x["shape"]
+    if not isinstance(shape, list) or len(shape) < 2 + bool(x["flops"]):  # two: a product with its own transpose
         return None
-    if "cholesky" in x["operation"] and not x["flops"]:
-        *_, n, _ = x["shape"]
-        a = torch.randn(n, n, device="cuda")
-        a = a @ a.mT / n + torch.eye(n, device="cuda")
-        return lambda: torch.linalg.cholesky_ex(a), lambda: pg.linalg.cholesky_ex(a, precision=precision)
-    if not x["flops"] or len(x["shape"]) < 3:  # a product with its own transpose, of linear algebra
-        return None
-    *batch, m, n, k = x["shape"]
-    a, b, out = (torch.randn(*batch, *of, device="cuda") for of in ((m, k), (k, n), (m, n)))
-    return (lambda: torch.matmul(a, b, out=out)), (lambda: pg.matmul(a, b, out=out, precision=precision))
+    if not x["flops"]:
+        return _algebra(x["operation"], shape, precision) if len(shape) == 2 else None
+    *batch, m, n, k = shape
+    a, b, out = (torch.randn(*batch, *of, device=WHERE) for of in ((m, k), (k, n), (m, n)))
+    return partial(torch.matmul, a, b, out=out), partial(pg.matmul, a, b, out=out, precision=precision)
+
+
+def _algebra(operation: str, shape: list[int], precision: str) -> tuple[Call, Call] | None:
+    """Factors of a positive definite matrix, or solutions by them. Of a triangular system the shape says the unknowns;
+    there are as many right-hand sides, as in the derivative of a factor."""
+    n = shape[0]
+    a = torch.randn(n, n, device=WHERE)
+    a = a @ a.mT / n + torch.eye(n, device=WHERE)
+    if operation.startswith("linalg_cholesky_ex"):
+        return partial(torch.linalg.cholesky_ex, a), partial(pg.linalg.cholesky_ex, a, precision=precision)
+    factor, b = torch.linalg.cholesky(a), torch.randn(shape, device=WHERE)
+    if operation.startswith("linalg_solve_triangular"):
+        return (partial(torch.linalg.solve_triangular, factor, b, upper=False),
+                partial(pg.linalg.solve_triangular, factor, b, upper=False, precision=precision))
+    if operation == "_cholesky_solve_helper":
+        return partial(torch.cholesky_solve, b, factor), partial(pg.linalg.cholesky_solve, b, factor,
+                                                                 precision=precision)
+    return None
 
 
 def _cupy_calls(x: dict[str, Any], precision: str) -> tuple[Call, Call] | None:

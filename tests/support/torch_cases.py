@@ -356,7 +356,7 @@ class UseCases:
             x.as_subclass(Subclass) @ y
         assert all(torch.allclose(a.double(), b, atol=1e-4) for a, b in zip(got, want, strict=True))
         flops = 2.0 * 65 * 33 * 17
-        assert {key: row for key, row in recorder.rows.items() if not key[3]} == {
+        assert {key: row[:2] for key, row in recorder.rows.items() if not key[3]} == {
             ("torch", "addmm_", (65, 17, 33), ""): [1, flops], ("torch", "mm.out", (65, 17, 33), ""): [1, flops],
             ("torch", "baddbmm", (1, 65, 17, 33), ""): [1, flops], ("torch", "mm", (65, 17, 33), ""): [1, 4 * flops]}
         assert sorted(why for *_, why in recorder.rows if why) == ["a tensor subclass", *3 * ["float64"]]

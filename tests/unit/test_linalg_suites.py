@@ -105,12 +105,13 @@ def test_accuracy(here: Path, run: Any) -> None:
     code, said, complained = run("accuracy", "--suite", "linalg", "--host", "--sizes", "24,60", "--json", "a.json")
     assert (code, complained) == (0, "") and fits(said)
     cases = valid(here / "a.json")["rungs"]
-    assert len(cases) == 2 * len(accuracy.FAMILIES) * 6
+    assert len(cases) == 2 * len(accuracy.FAMILIES) * 8
     for case in cases:
         theirs = case["results"]["lapack"]
         assert theirs["verdict"] == "skipped" or 0 < theirs["figure"] <= case["limit"], case
     skipped = {(case["test"], case["family"]) for case in cases if case["results"]["lapack"]["verdict"] == "skipped"}
-    assert skipped <= {("cholesky", family) for family in accuracy.INDEFINITE}
+    # LAPACK is above the bound where elements grow, as in Wilkinson's matrix.
+    assert skipped <= {("solve", "Kahan 1e8"), *(("cholesky", family) for family in accuracy.INDEFINITE)}
     assert run("accuracy", "--suite", "linalg")[1].startswith("Not judged: ")
     assert "unknown suite 'qr'" in run("accuracy", "--suite", "qr")[2]
 

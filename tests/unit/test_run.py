@@ -226,10 +226,39 @@ def test_ever_new_shapes_are_one_row_in_the_end(monkeypatch: pytest.MonkeyPatch)
     for n in (1, 2, 3, 4, 5, 1):
         counts.add("torch", "mm", (n, n, n), 2.0 * n**3)
     assert [row[0] for row in counts.rows.values()] == [2, 1, 1, 2]
-    assert counts.rows["torch", "mm", "other shapes", ""] == [2, 378.0]
+    assert counts.rows["torch", "mm", "other shapes", ""] == [2, 378.0, 0.0, 0]
     other = recorder.Recorder(check=3)
     other.merge(counts.to_json())
     assert other.rows == counts.rows and other.processes == 2 and "other shapes" in str(other)
+
+
+def test_the_devices_clock_is_asked_by_doubling() -> None:
+    """Of a row's calls the second, third, fifth and ninth; when the device has come to their ends."""
+    from peakgemm.integrations import recorder, use
+
+    over, begun = set[int](), list[int]()
+
+    class Clocked(use.Rerouted):
+        library = "torch"
+
+        def span(self, like: Any) -> Any:
+            begun.append(number := len(begun))
+            return lambda: (lambda: number in over, lambda: 2.0 + number)
+
+    ran, counts = Clocked(), recorder.Recorder()
+    ran.recorder = counts
+    for call in range(1, 10):
+        assert ran.clocked("mm", (4, 4, 4), "", None, lambda call=call: call) == call
+        ran.count("mm", (4, 4, 4), 128.0, "")
+        assert len(begun) == (call > 1) + (call > 2) + (call > 4) + (call > 8)
+    assert ran.clocked("bmm", (4, 4, 4), "", None, lambda: None) is None and len(begun) == 4
+    assert counts.rows["torch", "mm", (4, 4, 4), ""][2:] == [0.0, 0]
+    over |= {0, 1, 3}  # those behind the third wait for it
+    ran.count("mm", (1, 1, 1), 2.0, "")
+    assert counts.rows["torch", "mm", (4, 4, 4), ""][2:] == [5e-3, 2]
+    assert "4x4x4      9    0.0  22.50  peakgemm" in str(counts)
+    over.add(2)
+    assert "31.50" in str(counts)
 
 
 def test_programs_with_and_without_are_compared(here: Path) -> None:

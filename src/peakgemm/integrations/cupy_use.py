@@ -90,6 +90,8 @@ class Rerouted(use.Rerouted):
         (precision, _, chosen, *_), recorder = self.blocks[-1], self.recorder
         arrays, result, theirs = [x for x in args if hasattr(x, "dtype")], None, None
         why = _obstacle(op, args, kwargs)
+        shapes = ("x".join(map(str, x.shape)) for x in arrays)
+        shape = " ".join([*(x for x in args[:1] if isinstance(x, str)), *shapes])
         if not why and chosen is not None:
             why = self.broken or ("TF32 allowed" if _allows_tf32() else "")
         if not why:
@@ -99,17 +101,29 @@ class Rerouted(use.Rerouted):
                     original, *(abs(x) if isinstance(x, cupy.ndarray) else x for x in args), **options)))
             try:
                 options = {"optimize": kwargs.get("optimize") or "auto"} if op == "einsum" else kwargs
-                result = ours(*args, precision=precision, **options)
+                result = self.clocked(op, shape, "", None, lambda: ours(*args, precision=precision, **options))
             except (PeakgemmError, ImportError) as error:  # before anything ran: CuPy's own behaviour holds
                 why = self.refused(error)
         if why:
-            result = self._original(original, *args, **kwargs)
+            result = self.clocked(op, shape, why, None, lambda: self._original(original, *args, **kwargs))
         inner, flops = (0, 0.0) if recorder is None else _operations(op, args, arrays, result)
         if theirs is not None and recorder is not None and not why:
             recorder.guarded(partial(recorder.compare, cupy, result, theirs, inner))
-        shapes = ("x".join(map(str, x.shape)) for x in arrays)
-        self.count(op, " ".join([*(x for x in args[:1] if isinstance(x, str)), *shapes]), flops, why)
+        self.count(op, shape, flops, why)
         return result
+
+    def span(self, like: Any) -> Any:
+        """Between events on the current stream."""
+        stream = cupy.cuda.get_current_stream()
+        if cupy.cuda.runtime.streamIsCapturing(stream.ptr):
+            return None
+        begin = stream.record()
+
+        def end() -> tuple[Callable[[], bool], Callable[[], float]]:
+            last = stream.record()
+            return lambda: last.done, partial(cupy.cuda.get_elapsed_time, begin, last)
+
+        return end
 
     def _algebra(self, op: str, original: Any, *args: Any, **kwargs: Any) -> Any:
         precision, is_asked = self.blocks[-1][:2]

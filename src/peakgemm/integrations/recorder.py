@@ -19,27 +19,31 @@ _ROWS = 24  # of a table
 _NOTES = 24  # sentences that are kept
 _MOST = 4096  # rows that are kept: of a program with ever new shapes
 UNIT, TINY = 2.0**-24, 2.0**-149
+_Key = tuple[str, str, Any, str]  # of a row
+_Span = tuple[_Key, Callable[[], bool], Callable[[], float]]  # see `Recorder.clock`
 
 
 class Recorder:
     """Counts of products.
 
     Attributes:
-        rows: ``(library, operation, shape, reason)`` -> calls and floating-point operations. ``shape`` is ``(*batch, M,
-            N, K)``, or subscripts. The reason is empty for what peakgemm ran; operations count where they are FP32.
+        rows: ``(library, operation, shape, reason)`` -> calls and floating-point operations; seconds by the device's
+            clock of so many of the calls. ``shape`` is ``(*batch, M, N, K)``, or subscripts. The reason is empty for
+            what peakgemm ran; operations count where they are FP32.
         checks: ``done``, ``left_out`` and the ``largest`` difference over its bound; products ``certified``, and
             ``wrong`` ones.
         notes: sentences for the reader.
     """
 
     def __init__(self, check: int = 0) -> None:
-        self.rows: dict[tuple[str, str, Any, str], list[float]] = {}
+        self.rows: dict[_Key, list[float]] = {}
         self.checks = {"done": 0, "left_out": 0, "largest": 0.0, "certified": 0, "wrong": 0}
         self.notes: list[str] = []
         self.processes = 1
         self.path: str | None = None  # a file that is written from time to time
         self._check, self._seen, self._lock, self._written = check, 0, allocate_lock(), 0.0
         self._compiled, self._elsewhere = _compiled(), 0
+        self._spans: list[_Span] = []  # that the device may not have come to the end of
 
     @property
     def compilations(self) -> int:
@@ -49,14 +53,38 @@ class Recorder:
     def add(self, library: str, operation: str, shape: Any, flops: float, reason: str = "") -> None:
         """Count a call."""
         with self._lock:
-            key = library, operation, shape, reason
-            if len(self.rows) >= _MOST and key not in self.rows:
-                key = library, operation, "other shapes", reason
-            row = self.rows.setdefault(key, [0, 0.0])
+            row = self._row((library, operation, shape, reason))
             row[0] += 1
             row[1] += flops
+        if self._spans:
+            self._settle()
         if self.path is not None and monotonic() - self._written > _WRITE_EVERY_S:
             self.write()
+
+    def _row(self, key: _Key) -> list[float]:
+        if len(self.rows) >= _MOST and key not in self.rows:
+            key = *key[:2], "other shapes", key[3]
+        return self.rows.setdefault(key, [0, 0.0, 0.0, 0])
+
+    def is_clocked(self, key: _Key) -> bool:
+        """Whether the call that comes is one to time: the second of a row, the third, the fifth, and so on by doubling;
+        the first may wait for a compiler."""
+        calls = int(self.rows.get(key, (0,))[0])
+        return calls > 0 and calls & (calls - 1) == 0
+
+    def clock(self, key: _Key, is_over: Callable[[], bool], ms: Callable[[], float]) -> None:
+        """Keep a timed call, which the device may not have come to; once it ``is_over``, ``ms`` are asked for."""
+        with self._lock:
+            self._spans.append((key, is_over, ms))
+
+    def _settle(self) -> None:
+        """Ask for the times of calls that are over."""
+        with self._lock:
+            while self._spans and self._spans[0][1]():
+                key, _, ms = self._spans.pop(0)
+                row = self._row(key)
+                row[2] += ms() / 1e3
+                row[3] += 1
 
     def note(self, sentence: str) -> None:
         """Tell the reader, once."""
@@ -133,11 +161,10 @@ class Recorder:
 
     def merge(self, data: dict[str, Any]) -> None:
         """Add another process's counts."""
-        for library, operation, shape, reason, count, flops in data.get("rows", ()):
+        for library, operation, shape, reason, *counts in data.get("rows", ()):
             key = library, operation, tuple(shape) if isinstance(shape, list) else shape, reason
-            row = self.rows.setdefault(key, [0, 0.0])
-            row[0] += count
-            row[1] += flops
+            row = self.rows.setdefault(key, [0, 0.0, 0.0, 0])
+            row[:] = [x + y for x, y in zip(row, counts, strict=True)]
         other = data.get("checks", {})
         for name in ("done", "left_out", "certified", "wrong"):
             self.checks[name] += other.get(name, 0)
@@ -148,22 +175,25 @@ class Recorder:
         self.processes += data.get("processes", 0)
 
     def __str__(self) -> str:
-        ours, every = (sum(flops for (*_, reason), (_, flops) in self.rows.items() if whole or not reason)
+        if self.path is None:  # of a process that ends, the device may be gone
+            self._settle()
+        ours, every = (sum(row[1] for (*_, reason), row in self.rows.items() if whole or not reason)
                        for whole in (False, True))
-        count, left = (sum(int(n) for (*_, reason), (n, _) in self.rows.items() if bool(reason) is stays)
+        count, left = (sum(int(row[0]) for (*_, reason), row in self.rows.items() if bool(reason) is stays)
                        for stays in (False, True))
         share = f", {100 * ours / every:.1f} % of the FP32 operations" if every else ""
         lines = [f"peakgemm ran {count:,} calls{share}; {left:,} stayed with their library; {self.compilations} "
                  "kernels compiled" + (f"; {self.processes} processes" if self.processes > 1 else "")]
         rows = sorted(self.rows.items(), key=lambda row: (-row[1][1], -row[1][0]))
-        cells = [("library", "operation", "shape", "calls", "GFLOP", "by"), *(
+        cells = [("library", "operation", "shape", "calls", "GFLOP", "ms", "by"), *(
             (library, operation, "x".join(map(str, shape)) if isinstance(shape, tuple) else shape, f"{int(n):,}",
-             f"{flops / 1e9:,.1f}" if flops else "-", f"{library}: {reason}" if reason else "peakgemm")
-            for (library, operation, shape, reason), (n, flops) in rows[:_ROWS])]
-        widths = [max(len(row[i]) for row in cells) for i in range(5)]
+             f"{flops / 1e9:,.1f}" if flops else "-", f"{1e3 * n * seconds / clocked:,.2f}" if clocked else "-",
+             f"{library}: {reason}" if reason else "peakgemm")
+            for (library, operation, shape, reason), (n, flops, seconds, clocked) in rows[:_ROWS])]
+        widths = [max(len(row[i]) for row in cells) for i in range(6)]
         for row in cells if rows else ():
-            padded = [f"{x:{'<' if i < 3 else '>'}{widths[i]}}" for i, x in enumerate(row[:5])]
-            lines.append("  " + "  ".join([*padded, row[5]]))
+            padded = [f"{x:{'<' if i < 3 else '>'}{widths[i]}}" for i, x in enumerate(row[:6])]
+            lines.append("  " + "  ".join([*padded, row[6]]))
         if not rows:
             imported = " and ".join(name for name in ("torch", "jax", "cupy") if name in sys.modules)
             lines.append(f"no product on a GPU was seen; imported: {imported or 'neither torch, jax nor cupy'}")

@@ -155,8 +155,9 @@ class Rerouted(use.Rerouted):
             precision, linalg, chosen = block.precision, block.linalg, block.recorder
             tf32 = is_product and chosen is not None and self._key == "CUDA" and _allows_tf32()
             if linalg and op in self._linalg.OPS and not tf32:
-                result = self._linalg.reroute(op, precision, args, kwargs)
-                shape = tuple(next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)).shape)
+                first = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor))
+                shape = tuple(first.shape)
+                result = self.clocked(op, shape, "", first, lambda: self._linalg.reroute(op, precision, args, kwargs))
                 if result is not None:
                     self.count(op, shape, shape[0] * prod(shape) if is_product else 0.0, "")  # half of a a^T
                     return result
@@ -165,6 +166,7 @@ class Rerouted(use.Rerouted):
             if not is_product:
                 return original.call_boxed(keys, *args, **kwargs)
             call, result = _read(op, *args, **kwargs), None
+            sizes = () if recorder is None else call.sizes
             if not call.is_ours():
                 why = call.obstacle() if recorder is not None else "not ours"
             elif chosen is not None and (self.broken or tf32):
@@ -175,7 +177,7 @@ class Rerouted(use.Rerouted):
                     theirs = recorder.guarded(partial(_by_torch, op, original, keys, args, kwargs))
                 check = block.certify and self._unless_it_fails(lambda: self._certify.begin(call, block.certify))
                 try:
-                    result = self._run(call, precision)
+                    result = self.clocked(op, sizes, "", call.a, lambda: self._run(call, precision))
                 except (PeakgemmError, ImportError) as error:  # before anything ran: torch's own behaviour holds
                     why = self.refused(error)
                 if check and result is not None:
@@ -184,14 +186,29 @@ class Rerouted(use.Rerouted):
                         self._judge(fault, block.on_fault)
                 if theirs is not None and recorder is not None and result is not None:
                     recorder.guarded(partial(recorder.compare, torch, result, theirs, call.a.shape[-1]))
-            if recorder is None:
-                (self.fallbacks if why else self.calls)[op] += 1
-            else:
-                sizes = call.sizes
-                ours = sizes and call.a.dtype in _NUMBERS
-                self.count(op, sizes, (8.0 if call.a.is_complex() else 2.0) * prod(sizes) if ours else 0.0, why)
-            return result if result is not None else original.call_boxed(keys, *args, **kwargs)
+            try:
+                return result if result is not None else self.clocked(
+                    op, sizes, why, call.a, lambda: original.call_boxed(keys, *args, **kwargs))
+            finally:
+                if recorder is None:
+                    (self.fallbacks if why else self.calls)[op] += 1
+                else:
+                    ours = sizes and call.a.dtype in _NUMBERS
+                    self.count(op, sizes, (8.0 if call.a.is_complex() else 2.0) * prod(sizes) if ours else 0.0, why)
         return rerouted
+
+    def span(self, like: Tensor) -> Any:
+        """Between events."""
+        if not like.is_cuda or torch.cuda.is_current_stream_capturing():
+            return None
+        stream = torch.cuda.current_stream(like.device)
+        begin = stream.record_event(torch.cuda.Event(enable_timing=True))
+
+        def end() -> tuple[Callable[[], bool], Callable[[], float]]:
+            last = stream.record_event(torch.cuda.Event(enable_timing=True))
+            return last.query, partial(begin.elapsed_time, last)
+
+        return end
 
     def _unless_it_fails(self, work: Callable[[], Any]) -> Any:
         """Part of a certificate; None where there is no memory for it, say: the program goes on without."""

@@ -101,6 +101,22 @@ class Rerouted:
         if self.recorder is not None:
             self.recorder.add(self.library, op, shape, flops, why)
 
+    def clocked(self, op: str, shape: Any, why: str, like: Any, work: Callable[[], Any]) -> Any:
+        """``work()`` of a call that is counted next; now and then with its time by the device's clock, of the array
+        ``like``."""
+        recorder, key = self.recorder, (self.library, op, shape, why)
+        if recorder is None or not recorder.is_clocked(key) or (span := self.span(like)) is None:
+            return work()
+        result = work()
+        if result is not None:
+            recorder.clock(key, *span())
+        return result
+
+    def span(self, like: Any) -> Callable[[], tuple[Callable[[], bool], Callable[[], float]]] | None:
+        """Begin to measure on the current stream of the device of ``like``: what ends that, and returns what
+        `Recorder.clock` takes; None: nothing can be measured."""
+        return None
+
     def __str__(self) -> str:
         """What was changed and what was left, by op."""
         def counts(of: Counter[str]) -> str:

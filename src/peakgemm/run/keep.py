@@ -10,7 +10,7 @@ from ..errors import PeakgemmError
 from ..runtime import device
 from ..tools.bench import records
 
-_NAMES = ("library", "operation", "shape", "reason", "calls", "flops")
+_NAMES = ("library", "operation", "shape", "reason", "calls", "flops", "clocked_s", "clocked")
 
 
 def main(counts: str, path: str, precision: str, linalg: str, command: str) -> None:

@@ -43,8 +43,8 @@ class Operation(NamedTuple):
         on_cpu: what NumPy computes where there is no GPU, of the operands' arrays by name and ``out``, which may be
             None.
         out: as the public functions take it.
-        parts: 2: operands, and ``out``, are the parts of complex arrays, ``(..., rows, columns, 2)``. ``record`` is
-            given strides in complex numbers.
+        parts: 2: operands, ``out`` and what ``on_cpu`` returns are the parts of complex arrays, ``(..., rows, columns,
+            2)``. ``record`` is given strides in complex numbers.
         integers: int32 operands by name, as ``operands``.
         recognised: what a front door finds the bound steps, and the order of their arrays, by in `calls.launch.calls`,
             where no operand is copied.
@@ -66,6 +66,11 @@ class Operation(NamedTuple):
     integers: Mapping[str, Any] = MappingProxyType({})
     recognised: Hashable = None
     reproducible: bool | None = None
+
+    @property
+    def pair(self) -> tuple[int, ...]:
+        """The dimension behind the columns of operands, where they are parts."""
+        return () if self.parts == 1 else (self.parts,)
 
 
 def run(operation: Operation) -> Any:
@@ -89,9 +94,9 @@ def run(operation: Operation) -> Any:
         from ..calls import eager
 
         eager.refuse_gradients(arrays, f"peakgemm.linalg.{o.name}", "torch.linalg")
-    if o.out is not None and tuple(o.out.shape) != o.shape:
-        raise InvalidValue(f"out has shape {tuple(o.out.shape)}, the result of {o.name} has {o.shape}; pass an out of "
-                           "that shape")
+    if o.out is not None and (given := tuple(o.out.shape)) != (*o.shape, *o.pair):
+        raise InvalidValue(f"out has shape {given[:len(given) - len(o.pair)]}, the result of {o.name} has {o.shape}; "
+                           "pass an out of that shape")
     if index == HOST:
         if o.stream is not None:
             raise InvalidValue(f"stream is for arrays on the GPU; {o.name} of arrays in the host's memory is done when "
@@ -120,7 +125,7 @@ def _on_host(library: HostLibrary, operation: Operation) -> Any:
     if target is not None:
         _check_out(o, {name: host_view(x) for name, x in arrays.items()}, host_view(target))
     if 0 in o.shape:
-        results = [np.zeros(o.shape, np.float32), *(np.zeros(*of) for of in o.also.values())]
+        results = [np.zeros((*o.shape, *o.pair), np.float32), *(np.zeros(*of) for of in o.also.values())]
     elif gpu is None:
         assert o.on_cpu is not None
         with np.errstate(all="ignore"):  # infinities and NaN are results
@@ -132,11 +137,15 @@ def _on_host(library: HostLibrary, operation: Operation) -> Any:
                                 out=None if target is None else sent(target))
             done = enqueue(STAGED, gpu.index, staged, LEGACY)
             results = [received(x) for x in (done if o.also else (done,))]
+            if results[0].dtype == np.complex64:
+                results[0] = results[0][..., None].view(np.float32)
     with np.errstate(over="ignore"):
         results[0] = np.ascontiguousarray(results[0], np.float32)
     if target is not None:
         target[...] = results[0]
     result = library.wrap(results[0], like) if o.out is None else o.out
+    if o.parts > 1 and o.out is None:
+        result = library.as_complex(result)
     return (result, *(library.wrap(x, like) for x in results[1:])) if o.also else result
 
 
@@ -144,12 +153,12 @@ def enqueue(library: DeviceLibrary, index: int, operation: Operation, stream: in
     """`run` for arrays on device ``index``."""
     o, operands, gpu = operation, {**operation.operands, **operation.integers}, device.require(index)
     batch, like = o.shape[:-2], next(iter(operation.operands.values()))
-    views, parts = {}, (o.parts,) * (o.parts > 1)
+    views = {}
     for name, x in operands.items():
         view = _elements(library.view(x, name, stream), o.parts)
         if (flat := _flattened(view, batch)) is None:
             shape, o = view.shape if len(view.shape) == 2 else (*batch, *view.shape[-2:]), o._replace(recognised=None)
-            operands[name] = x = library.copy(x, (*shape, *parts))
+            operands[name] = x = library.copy(x, (*shape, *o.pair))
             view = _elements(library.view(x, name, stream), o.parts)
             flat = _flattened(view, batch)
             assert flat is not None  # packed
@@ -161,8 +170,8 @@ def enqueue(library: DeviceLibrary, index: int, operation: Operation, stream: in
         flat = _flattened(_elements(view, o.parts), batch)
         aside = flat is None  # computed in new memory, then assigned
     if target is None or aside:
-        if aside and o.parts == 1:  # what no step writes stays
-            target = library.copy(o.out, o.shape)
+        if aside:  # what no step writes stays
+            target = library.copy(o.out, (*o.shape, *o.pair))
         else:
             target = library.empty(o.shape, like, stream, "float32" if o.parts == 1 else "complex64")
         flat = _flattened(View(library.view(target, "out", stream).pointer, o.shape, packed(o.shape)), batch)
@@ -179,7 +188,7 @@ def enqueue(library: DeviceLibrary, index: int, operation: Operation, stream: in
     scratch = _launch(library, gpu, o, views, like, stream) if 0 not in o.shape else None
     result = library.deliver(target, like, stream, (*operands.values(), scratch))
     if o.out is not None and aside:
-        library.assign(o.out, result if o.parts == 1 else library.as_real(result)[0])
+        library.assign(o.out, result)
     result = result if o.out is None else o.out
     return (result, *(library.deliver(x, like, stream, ()) for x in others)) if o.also else result
 

@@ -90,6 +90,40 @@ def test_arrays_of_other_libraries(library: str, case: Case) -> None:
     assert numpy(info).tolist() == [0, 0] and numpy(info).dtype == np.int32
 
 
+@PRECISIONS
+def test_under_jit(precision: str) -> None:
+    """In one program, mapped, and in a loop: what eager calls give, bit by bit; info is of each call. XLA captures it
+    where XLA_FLAGS has --xla_gpu_enable_command_buffer=+CUSTOM_CALL."""
+    jax = pytest.importorskip("jax")
+    if jax.default_backend() != "gpu":
+        pytest.skip("JAX has no GPU here")
+    for case in (case.traced for case in ONE_EACH if case.traced):
+        def call(*operands: Any, case: Any = case) -> Any:
+            return case._replace(operands=operands).run(precision=precision)
+
+        operands = [jax.numpy.asarray(x) for x in case.operands]
+        program, want = jax.jit(call), numpy(call(*operands))
+        for _ in range(3):  # a graph is replayed
+            assert np.array_equal(numpy(program(*operands)), want), case
+        case.check(want)
+    s = np.stack([definite(300, 300, seed=i) for i in range(3)])
+    s[1, 200, 200] = -1
+
+    def steps(s: Any, b: Any) -> Any:
+        def step(x: Any, _: Any) -> Any:
+            factor, info = linalg.cholesky_ex(s, precision=precision)
+            return x + linalg.cholesky_solve(b - s @ x, factor, precision=precision), info
+
+        return jax.lax.scan(step, 0 * b, None, 2)
+
+    b = normal(3, 300, 7)
+    with jax.default_matmul_precision("highest"):
+        x, info = jax.jit(jax.vmap(steps))(s, b)
+    assert numpy(info).tolist() == [[0, 0], [201, 201], [0, 0]]
+    for i in (0, 2):
+        np.testing.assert_allclose(numpy(x)[i], np.linalg.solve(np.float64(s[i]), b[i]), atol=1e-4)
+
+
 @pytest.mark.parametrize(("call", "shape"), linalg_case.EMPTY)
 def test_sizes_of_zero(call: Callable[..., Any], shape: tuple[int, ...]) -> None:
     dtypes = {"f4": torch.float32, "i4": torch.int32, "c8": torch.complex64}

@@ -52,7 +52,15 @@ class Case(NamedTuple):
     def run(self, convert: Callable[[Any], Any] = lambda x: x, **options: Any) -> Any:
         """The result for operands as ``convert`` makes them."""
         result = getattr(linalg, self.function)(*map(convert, self.operands), **self.options, **options)
-        return getattr(result, self.part) if self.part else result
+        return result[0] if self.part == "0" else getattr(result, self.part) if self.part else result
+
+    @property
+    def traced(self) -> Case | None:
+        """Under JAX's ``jit`` what waits for info is called with ``_ex``; None: there is no such function."""
+        if self.function not in ("cholesky", "solve", "inv", "lstsq"):
+            return self
+        return None if "assume_a" in self.options else self._replace(function=f"{self.function}_ex",
+                                                                     part=self.part or "0")
 
     def check(self, result: Any) -> None:
         """Sums are as long as they are, and blocks of solves have inverses of a condition that is small."""

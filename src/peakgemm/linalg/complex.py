@@ -30,7 +30,7 @@ from ..errors import InvalidType, InvalidValue
 from ..kernels.linalg.complex_pack import Mode, Part, complex_pack
 from ..kernels.linalg.leaves import Strides
 from ..problem import Triangle
-from .call import Operation, batch_of, enqueue, run, shape_of
+from .call import Operation, batch_of, enqueue, is_traced, run, shape_of
 from .program import BoundProgram, Matrix, Program
 
 KARATSUBA, COMPLEX = "emulated-3m", 8  # bytes
@@ -135,8 +135,7 @@ def _located(product: Product) -> tuple[Any, int]:
         if seen and product.out is not None:
             eager.refuse_gradients(arrays, "a call with out")
     else:
-        core = sys.modules.get("jax.core")
-        seen = core is not None and any(isinstance(x, core.Tracer) for x in arrays.values())
+        seen = is_traced(arrays.values())
         if seen and product.out is not None:
             raise InvalidValue("out was given for JAX arrays under jit, grad or vmap, where XLA places results; leave "
                                "it out")
@@ -315,7 +314,13 @@ def rank_k(name: str, a: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = No
         raise InvalidValue(f"{name}: c has shape {tuple(c.shape)}, the result has ({size}, {size}); pass a c of that "
                            "shape")
     shape = (*batch_of(name, **given), size, size)
-    library, _ = locate(given if out is None else given | {"out": out}, "complex64")
+    arrays = given if out is None else given | {"out": out}
+    if is_traced(arrays.values()):
+        library = library_of(a, "a")
+        for which, x in arrays.items():
+            check_dtype(str(x.dtype), which, "complex64")
+    else:
+        library, _ = locate(arrays, "complex64")
     reals = {which: library.as_real(x) for which, x in given.items()}
     conjugated = {which for which, (_, lazily) in reals.items() if lazily}
     part = Part.MIRRORED if whole else Part.LOWER_AND_ZEROS if out is None else Part.LOWER

@@ -102,4 +102,11 @@ def _multi_dot(arrays: Any, **options: Any) -> Any:
     return multi_dot(arrays, **options)
 
 
-_hooks.search, _hooks.multi_dot = _search, _multi_dot
+def _traced(operation: Any) -> Any:
+    """The primitive of linear algebra in JAX."""
+    from .integrations.jax_linalg import traced
+
+    return traced(operation)
+
+
+_hooks.search, _hooks.multi_dot, _hooks.traced = _search, _multi_dot, _traced

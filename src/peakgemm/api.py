@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from .arrays import admit, locate
-from .arrays.base import HOST
+from .arrays.base import HOST, is_complex
 from .calls.plan import Explanation, Plan, multiply
 from .calls.prepared import Prepared
 from .calls.request import ALWAYS_REPRODUCIBLE, REPRODUCIBLE, Request, check_precision, flag, scales
@@ -51,7 +51,7 @@ def matmul(a: Any, b: Any, *, out: Any = None, precision: str = "ieee", reproduc
     """
     if certify:
         return _certified(a, b, out=out, precision=precision, reproducible=reproducible, stream=stream, devices=devices)
-    if _is_complex(a):
+    if is_complex(a):
         return _complex(a, b, out=out, precision=precision, reproducible=reproducible, stream=stream, devices=devices)
     if precision != "ieee" or reproducible is not None or ALWAYS_REPRODUCIBLE:
         precision = check_precision(precision, reproducible)
@@ -86,7 +86,7 @@ def gemm(a: Any, b: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, t
             raise InvalidValue(f"{name} has shape {tuple(shape)}; gemm wants matrices: use matmul, or add a dimension")
     except (AttributeError, TypeError, RuntimeError):  # no array: refused by name below
         pass
-    if _is_complex(a):
+    if is_complex(a):
         return _complex(a, b, c, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b, out=out, precision=precision,
                         reproducible=reproducible, stream=stream, devices=devices)
     if precision != "ieee" or reproducible is not None or ALWAYS_REPRODUCIBLE:
@@ -121,7 +121,7 @@ def sgemm(alpha: Any, a: Any, b: Any, beta: Any = 0.0, c: Any = None, trans_a: i
     first, second = (True if trans == 2 and type(trans) is int else flag(trans, name)
                      for name, trans in (("trans_a", trans_a), ("trans_b", trans_b)))
     of_a, of_b = _shape(a, "a", 2, "sgemm"), _shape(b, "b", 2, "sgemm")
-    if _is_complex(a):
+    if is_complex(a):
         raise InvalidType("a is complex; sgemm multiplies real matrices: use gemm, which takes complex64")
     if c is None:
         return gemm(a, b, alpha=alpha, trans_a=first, trans_b=second)
@@ -268,12 +268,6 @@ def _request(a: Any, b: Any, c: Any, alpha: Any, beta: Any, trans_a: bool, trans
                    flag(trans_b, "trans_b"), precision)
 
 
-def _is_complex(x: Any) -> bool:
-    dtype = getattr(x, "dtype", None)
-    of_torch: bool | None = getattr(dtype, "is_complex", None)
-    return getattr(dtype, "kind", "") == "c" if of_torch is None else of_torch
-
-
 def _complex(*arrays: Any, **options: Any) -> Any:
     from .linalg.complex import gemm as complex_gemm
 
@@ -284,7 +278,7 @@ def _certified(a: Any, b: Any, *, precision: str, reproducible: bool | None, str
     """`matmul`, and a certificate of its result."""
     from .certificate import Certified, certify
 
-    if _is_complex(a):
+    if is_complex(a):
         raise InvalidType("a is complex, and certify checks float32 products; leave certify out")
     product = matmul(a, b, precision=precision, reproducible=reproducible, stream=stream, **options)
     precision = check_precision(precision, reproducible)

@@ -13,20 +13,20 @@ import pytest
 torch = pytest.importorskip("torch", reason="the GPU tests use torch for their memory")
 
 import linalg_case  # noqa: E402
-from linalg_case import Case, definite, half, laid_out, normal, triangular  # noqa: E402
+from linalg_case import Case, definite, drawn, half, laid_out, normal, triangular  # noqa: E402
 from peakgemm import linalg  # noqa: E402
 from peakgemm.errors import InvalidValue, OutOfMemory  # noqa: E402
 from peakgemm.tools.accuracy.linalg import FAMILIES  # noqa: E402
 
 DEVICE = "cuda"
 PRECISIONS = pytest.mark.parametrize("precision", ["ieee", "emulated"])
-TABLES = (linalg_case.products, linalg_case.triangles, linalg_case.definites, linalg_case.generals,
-          linalg_case.orthogonals)
+TABLES = (linalg_case.products, linalg_case.complexes, linalg_case.triangles, linalg_case.definites,
+          linalg_case.generals, linalg_case.orthogonals)
 KINDS = ("rows", "columns", "padded", "strided")  # torch has no negative strides
 SMALL = [case for table in TABLES for case in laid_out(table(37, 20), KINDS)]
 BATCHED = [case for table in TABLES for case in list(laid_out(table(40, 9, (2, 1), (3,)), KINDS))[::3]]
 LARGE = [case for table in TABLES for case in list(table(300, 70))[::4]]
-ONE_EACH = list({case.function: case for table in TABLES for case in table(70, 40)}.values())
+ONE_EACH = list({(case.function, case.operands[0].dtype): case for table in TABLES for case in table(70, 40)}.values())
 
 
 def tensor(x: Any) -> Any:
@@ -36,9 +36,9 @@ def tensor(x: Any) -> Any:
         root = root.base
     if x.dtype == np.int32:  # pivots
         return torch.from_numpy(x).to(DEVICE)
-    start = (x.__array_interface__["data"][0] - root.__array_interface__["data"][0]) // 4
+    start = (x.__array_interface__["data"][0] - root.__array_interface__["data"][0]) // x.itemsize
     flat = torch.from_numpy(root.ravel("K").copy()).to(DEVICE)
-    return flat.as_strided(x.shape, [step // 4 for step in x.strides], start)
+    return flat.as_strided(x.shape, [step // x.itemsize for step in x.strides], start)
 
 
 def numpy(x: Any) -> Any:
@@ -83,14 +83,50 @@ def test_arrays_of_other_libraries(library: str, case: Case) -> None:
         convert = jax.numpy.asarray
     result = case.run(convert)
     assert type(result) is type(convert(np.ones((1, 1), np.float32)))
+    if result.dtype == np.complex64:
+        case.check(numpy(case.run(convert, precision="emulated-3m")))
     case.check(numpy(result))
     info = linalg.cholesky_ex(convert(definite(2, 9, 9)))[1]
     assert numpy(info).tolist() == [0, 0] and numpy(info).dtype == np.int32
 
 
+@PRECISIONS
+def test_under_jit(precision: str) -> None:
+    """In one program, mapped, and in a loop: what eager calls give, bit by bit; info is of each call. XLA captures it
+    where XLA_FLAGS has --xla_gpu_enable_command_buffer=+CUSTOM_CALL."""
+    jax = pytest.importorskip("jax")
+    if jax.default_backend() != "gpu":
+        pytest.skip("JAX has no GPU here")
+    for case in (case.traced for case in ONE_EACH if case.traced):
+        def call(*operands: Any, case: Any = case) -> Any:
+            return case._replace(operands=operands).run(precision=precision)
+
+        operands = [jax.numpy.asarray(x) for x in case.operands]
+        program, want = jax.jit(call), numpy(call(*operands))
+        for _ in range(3):  # a graph is replayed
+            assert np.array_equal(numpy(program(*operands)), want), case
+        case.check(want)
+    s = np.stack([definite(300, 300, seed=i) for i in range(3)])
+    s[1, 200, 200] = -1
+
+    def steps(s: Any, b: Any) -> Any:
+        def step(x: Any, _: Any) -> Any:
+            factor, info = linalg.cholesky_ex(s, precision=precision)
+            return x + linalg.cholesky_solve(b - s @ x, factor, precision=precision), info
+
+        return jax.lax.scan(step, 0 * b, None, 2)
+
+    b = normal(3, 300, 7)
+    with jax.default_matmul_precision("highest"):
+        x, info = jax.jit(jax.vmap(steps))(s, b)
+    assert numpy(info).tolist() == [[0, 0], [201, 201], [0, 0]]
+    for i in (0, 2):
+        np.testing.assert_allclose(numpy(x)[i], np.linalg.solve(np.float64(s[i]), b[i]), atol=1e-4)
+
+
 @pytest.mark.parametrize(("call", "shape"), linalg_case.EMPTY)
 def test_sizes_of_zero(call: Callable[..., Any], shape: tuple[int, ...]) -> None:
-    dtypes = {"f4": torch.float32, "i4": torch.int32}
+    dtypes = {"f4": torch.float32, "i4": torch.int32, "c8": torch.complex64}
     assert tuple(call(lambda shape, dtype: torch.zeros(shape, dtype=dtypes[dtype], device=DEVICE)).shape) == shape
     assert call(np.zeros).shape == shape
 
@@ -126,6 +162,33 @@ def test_out(n: int, kind: str, precision: str) -> None:
         torch.testing.assert_close(b, want, atol=1e-5, rtol=1e-5)
     with pytest.raises(InvalidValue, match="out overlaps a"):
         linalg.cholesky(t, out=t.mT)
+
+
+@pytest.mark.parametrize("precision", ["ieee", "emulated", "emulated-3m"])
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("n", [40, 300, 1100])
+def test_complex_triangles(n: int, lower: bool, precision: str) -> None:
+    """Beside torch's product in FP64: of lazy conjugates, into every layout, in place; the other triangle stays."""
+    a, old = tensor(drawn(n, 70)), drawn(n, n)
+    one, other = (torch.tril, torch.triu) if lower else (torch.triu, torch.tril)
+    exact = a.cdouble()
+    for kind in KINDS:
+        for function, x, product in (("herk", a, exact @ exact.mH), ("herk", a.conj(), (exact @ exact.mH).conj()),
+                                     ("syrk", a, exact @ exact.mT), ("syrk", a.conj(), (exact @ exact.mT).conj())):
+            out = tensor(linalg_case.LAYOUTS[kind](old.copy()))
+            before = out.clone()
+            want = product * 2 + before.cdouble() * 0.5
+            call = getattr(linalg, function)
+            assert call(x, out, alpha=2.0, beta=0.5, out=out, lower=lower, precision=precision) is out
+            if function == "herk":
+                want.diagonal().imag[...] = 0
+                assert not out.diagonal().imag.any()
+            torch.testing.assert_close(one(out), one(want).to(out.dtype), atol=3e-4, rtol=1e-5)
+            assert torch.equal(other(out, 1 if lower else -1), other(before, 1 if lower else -1))
+    whole = linalg.gram(a, trans=not lower, precision=precision)
+    assert torch.equal(whole, whole.mH) and whole.shape == ((n, n) if lower else (70, 70))
+    want = exact @ exact.mH if lower else exact.mH @ exact
+    torch.testing.assert_close(whole, want.to(whole.dtype), atol=3e-4, rtol=1e-5)
 
 
 @PRECISIONS

@@ -9,18 +9,20 @@ import numpy as np
 import pytest
 
 import linalg_case
-from linalg_case import LAYOUTS, Case, Interpreter, definite, half, interpret, laid_out, mT, normal
+from linalg_case import LAYOUTS, NAN, Case, Interpreter, definite, drawn, half, interpret, laid_out, mT, normal
 from peakgemm import linalg
 from peakgemm.arrays.base import View
 from peakgemm.kernels.linalg import leaves
 from peakgemm.linalg import blocked, general, orthogonal, positive_definite, triangular
 from peakgemm.linalg.program import Program, external
+from peakgemm.problem import Triangle
 
-SMALL = [*laid_out(linalg_case.products(33, 20)), *list(laid_out(linalg_case.triangles(37, 5)))[::2],
+SMALL = [*laid_out(linalg_case.products(33, 20)), *laid_out(linalg_case.complexes(45, 20)),
+         *list(laid_out(linalg_case.triangles(37, 5)))[::2],
          *laid_out(linalg_case.definites(37, 5)), *laid_out(linalg_case.generals(37, 5)),
          *list(laid_out(linalg_case.orthogonals(37, 5)))[::3]]
-BATCHED = [case for cases in (linalg_case.products, linalg_case.triangles, linalg_case.definites, linalg_case.generals,
-                              linalg_case.orthogonals)
+BATCHED = [case for cases in (linalg_case.products, linalg_case.complexes, linalg_case.triangles, linalg_case.definites,
+                              linalg_case.generals, linalg_case.orthogonals)
            for case in [*list(laid_out(cases(7, 5, (2, 1), (3,))))[::4], *list(cases(7, 5, (1,), (3,)))[1::7]]]
 
 
@@ -214,10 +216,48 @@ def test_out(interpreter: Interpreter, layout: str, lower: bool) -> None:
     assert np.array_equal(out, linalg.cholesky(s, upper=not lower))
 
 
+@pytest.mark.parametrize("precision", ["ieee", "emulated-3m"])
+@pytest.mark.parametrize(("layout", "lower"), [
+    ("rows", True), ("columns", False), ("padded", False), ("strided", True), ("backwards", False)])
+def test_out_of_complex_numbers(interpreter: Interpreter, layout: str, lower: bool, precision: str) -> None:
+    """Its other triangle stays, what lies beside it, and where no sum is left."""
+    a, old = drawn(2, 40, 9), drawn(2, 40, 40, seed=5)
+    x = np.complex128(a)
+    c = np.where(np.eye(40, dtype=bool), old.real, old)  # as herk reads it
+    for function, beta, want in (("herk", 2.0, x @ mT(x).conj() + 2 * c), ("syrk", 1j, x @ mT(x) + 1j * old)):
+        out = LAYOUTS[layout](old.copy())
+        assert getattr(linalg, function)(a, out, beta=beta, out=out, lower=lower, precision=precision) is out
+        assert abs(half(out - want, lower)).max() < 2e-5 and (half(out - old, not lower, unit=True) == 0).all()
+        for nothing, zero in ((a[..., :0], 1), (a * NAN, 0)):
+            out = LAYOUTS[layout](old.copy())
+            getattr(linalg, function)(nothing, out, alpha=zero, beta=beta, out=out, lower=lower, precision=precision)
+            kept = beta * (c if function == "herk" else old)
+            assert abs(half(out - kept, lower)).max() < 1e-6 and (half(out - old, not lower, unit=True) == 0).all()
+    if layout == "padded":
+        assert np.isnan(out.base[..., 40:]).all()
+
+
+@pytest.mark.parametrize("case", [*list(laid_out(linalg_case.complexes(40, 9)))[::2],
+                                  *list(linalg_case.complexes(7, 5, (2, 1), (3,)))[::5]], ids=str)
+def test_triangles_by_three_products(interpreter: Interpreter, case: Case) -> None:
+    case.check(case.run(precision="emulated-3m"))
+
+
+@pytest.mark.parametrize("precision", ["ieee", "emulated-3m"])
+def test_triangles_alone_are_computed(interpreter: Interpreter, precision: str) -> None:
+    """Two real products of 2 k, or three of k, each of half the results; nothing is copied that lies row by row."""
+    linalg.herk(drawn(40, 9), precision=precision)
+    *packed, product, joined = (step.what for step in interpreter.programs[-1].steps)
+    assert len(packed) == (1 if precision == "ieee" else 2)
+    assert (product.batch.count, product.k) == ((2, 18) if precision == "ieee" else (3, 9))
+    assert product.triangle is Triangle.LOWER and joined.recipe.entry == "linalg_complex_pack"
+
+
 def test_a_warm_call_runs_what_was_recorded(interpreter: Interpreter) -> None:
     """Programs are kept by all that they depend on: each call has the results of its own flags and layouts."""
     products = linalg_case.products
-    cases = [*products(9, 5), *laid_out(products(9, 5)), *list(linalg_case.triangles(9, 5))[::5]]
+    cases = [*products(9, 5), *linalg_case.complexes(9, 5), *laid_out(products(9, 5)),
+             *list(linalg_case.triangles(9, 5))[::5]]
     for case in cases:
         case.check(case.run())
     recorded = len(interpreter.programs)

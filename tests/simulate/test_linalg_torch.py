@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch")
 
 import linalg_case  # noqa: E402
-from linalg_case import Case, definite, normal, triangular  # noqa: E402
+from linalg_case import Case, definite, drawn, normal, triangular  # noqa: E402
 from linalg_torch import stand_for_gpu  # noqa: E402
 from peakgemm import linalg  # noqa: E402
 from peakgemm.calls import eager  # noqa: E402
@@ -27,20 +27,24 @@ VIEWS = {
     "rows": lambda x: x, "columns": lambda x: x.mT.contiguous().mT,
     "a part": lambda x: torch.nn.functional.pad(x, (2, 3, 1, 1), value=float("nan"))[..., 1:-1, 2:-3],
     "lazily negated": lambda x: torch._neg_view(-x), "strided": lambda x: x.repeat_interleave(2, -1)[..., ::2],
+    "lazily conjugated": lambda x: x.conj().resolve_conj().conj(),
     "at an odd address": lambda x: torch.frombuffer(
-        bytearray(b"  ") + x.numpy().tobytes(), dtype=torch.float32, offset=2).view(x.shape),
+        bytearray(b"  ") + x.numpy().tobytes(), dtype=x.dtype, offset=2).view(x.shape),
 }
 
 
-@pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("case", {case.function: case for table in (
-    linalg_case.products, linalg_case.triangles, linalg_case.definites, linalg_case.orthogonals)
-    for case in table(9, 5, (2, 1), (3,))}.values(), ids=str)
+CASES = {f"{case.function} {case.operands[0].dtype} {len(case.operands)}": case for table in (
+    linalg_case.products, linalg_case.complexes, linalg_case.triangles, linalg_case.definites, linalg_case.orthogonals)
+    for case in table(9, 5, (2, 1), (3,))}
+
+
+@pytest.mark.parametrize(("view", "case"), [(view, case) for case in CASES.values() for view in VIEWS
+                                            if "conj" not in view or case.operands[0].dtype == np.complex64], ids=str)
 def test_views(case: Case, view: str) -> None:
     case.check(case.run(lambda x: VIEWS[view](torch.from_numpy(x.copy()))).numpy())
 
 
-@pytest.mark.parametrize("view", [name for name in VIEWS if name != "lazily negated"])
+@pytest.mark.parametrize("view", [name for name in VIEWS if "lazily" not in name])
 def test_out(view: str) -> None:
     """Its other triangle stays, its version is counted; it is no view that is lazily negated."""
     a, old = (torch.from_numpy(x) for x in (normal(9, 5), normal(9, 9)))
@@ -57,6 +61,21 @@ def test_out(view: str) -> None:
         linalg.syrk(a, out=torch._neg_view(old))
     with pytest.raises(InvalidValue, match="its elements overlap"):
         linalg.cholesky(s, out=s[0].clone().expand(2, 9, 9))
+
+
+@pytest.mark.parametrize("view", [name for name in VIEWS if "lazily" not in name])
+def test_out_of_complex_numbers(view: str) -> None:
+    a, old = (torch.from_numpy(drawn(*shape)) for shape in ((9, 5), (9, 9)))
+    out = VIEWS[view](old.clone())
+    version = out._version
+    assert linalg.herk(a.conj(), old.conj(), out=out) is out and out._version > version and not out.is_conj()
+    want = (a @ a.mH + old).conj()
+    want.diagonal().imag[...] = 0
+    torch.testing.assert_close(out, old.triu(1) + want.tril(), atol=1e-5, rtol=1e-5)
+    with pytest.raises(InvalidValue, match="read-only"):
+        linalg.herk(a, out=old.conj())
+    with pytest.raises(InvalidValue, match=r"peakgemm\.linalg\.herk does not record"):
+        linalg.herk(a.clone().requires_grad_())
 
 
 def test_tensors_live_until_a_named_stream_has_read_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
-"""Products of arrays that are spread over four devices; run by tests/unit/test_jax.py in a process of its own."""
+"""Products, and QR and Gram matrices, of arrays that are spread over four devices; run by tests/unit/test_jax.py in a
+process of its own."""
 
 from __future__ import annotations
 
@@ -38,3 +39,8 @@ for in_specs, out_specs in (((P("x", None), P(None, "y")), P("x", "y")), ((P(("x
 summed = jax.shard_map(lambda a, b: jax.lax.psum(pg.jax.matmul(a, b), "x"), mesh=MESH,
                        in_specs=(P(None, "x"), P("x", None)), out_specs=P())
 assert (summed(A, B) == A @ B).all()
+grams = MANY @ MANY.swapaxes(-1, -2)
+for spec in (P(), P("x"), P(("x", "y"))):  # XLA gathers what is spread, and shard_map does not
+    assert (jax.jit(pg.linalg.gram)(put(MANY, spec)) == grams).all(), spec
+    each = jax.jit(jax.shard_map(pg.linalg.qr_ex, mesh=MESH, in_specs=spec, out_specs=spec))(put(MANY, spec))
+    assert np.allclose(each.Q @ each.R, MANY, atol=1e-4) and (np.asarray(each.rank) == 16).all()

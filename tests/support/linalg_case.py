@@ -13,7 +13,7 @@ import pytest
 import stand_in
 from peakgemm import linalg
 from peakgemm.kernels.family import Launch
-from peakgemm.linalg import call
+from peakgemm.linalg import call, complex
 from peakgemm.linalg.program import WORKSPACE, Program
 from peakgemm.problem import Batch, Problem, Triangle
 from peakgemm.tools.simulator.launch import run
@@ -52,12 +52,21 @@ class Case(NamedTuple):
     def run(self, convert: Callable[[Any], Any] = lambda x: x, **options: Any) -> Any:
         """The result for operands as ``convert`` makes them."""
         result = getattr(linalg, self.function)(*map(convert, self.operands), **self.options, **options)
-        return getattr(result, self.part) if self.part else result
+        return result[0] if self.part == "0" else getattr(result, self.part) if self.part else result
+
+    @property
+    def traced(self) -> Case | None:
+        """Under JAX's ``jit`` what waits for info is called with ``_ex``; None: there is no such function."""
+        if self.function not in ("cholesky", "solve", "inv", "lstsq"):
+            return self
+        return None if "assume_a" in self.options else self._replace(function=f"{self.function}_ex",
+                                                                     part=self.part or "0")
 
     def check(self, result: Any) -> None:
         """Sums are as long as they are, and blocks of solves have inverses of a condition that is small."""
-        assert result.dtype == np.float32
-        error, scale = (abs(x) for x in self.residual(np.float64(result)))
+        assert result.dtype == self.operands[0].dtype
+        exact = np.complex128 if result.dtype == np.complex64 else np.float64
+        error, scale = (abs(x) for x in self.residual(exact(result)))
         error, scale = np.broadcast_arrays(error, scale)
         largest = scale.max((-1, -2), keepdims=True, initial=0.0)
         wrong = ~(error <= (self.terms + 16) * UNIT * largest * (scale > 0))  # NaN is
@@ -66,6 +75,11 @@ class Case(NamedTuple):
 
 def normal(*shape: int, seed: int = 0) -> Any:
     return np.random.default_rng((seed, *shape)).standard_normal(shape).astype(np.float32)
+
+
+def drawn(*shape: int, seed: int = 0) -> Any:
+    """`normal` numbers, complex64."""
+    return (normal(*shape, seed=seed) + 1j * normal(*shape, seed=seed + 100)).astype(np.complex64)
 
 
 def definite(*shape: int, seed: int = 0) -> Any:
@@ -117,6 +131,38 @@ def products(n: int, k: int, left_batch: tuple[int, ...] = (), right_batch: tupl
         yield Case("symm", (given, b), flags, _equals(want, scale), n)
         yield Case("symm", (given, b, b), flags | {"alpha": 2.0, "beta": 0.5},
                    _equals(2 * want + 0.5 * b, 2 * scale + abs(b)), n)
+
+
+def complexes(n: int, k: int, left_batch: tuple[int, ...] = (), right_batch: tuple[int, ...] = ()) -> Iterator[Case]:
+    """`products`, of complex64; what `herk` must not read of its c is NaN."""
+    for lower, trans in product((True, False), repeat=2):
+        a = drawn(*left_batch, *((k, n) if trans else (n, k)))
+        x, flags = np.complex128(mT(a) if trans else a), {"lower": lower, "trans": trans}
+        y = x.conj() if trans else x  # of herk
+        of_t, of_h, scale = x @ mT(x), y @ mT(y).conj(), abs(x) @ abs(mT(x))
+        c = half(drawn(*right_batch, n, n, seed=3), lower, others=NAN)
+        old = half(np.complex128(c), lower)
+        sizes = half(4 * scale, lower) + abs(old)
+        yield Case("syrk", (a,), flags, _equals(half(of_t, lower), half(scale, lower)), 2 * k)
+        yield Case("syrk", (a, c), flags | {"alpha": 1.5 - 1j, "beta": 0.5j},
+                   _equals(half((1.5 - 1j) * of_t, lower) + 0.5j * old, sizes), 2 * k)
+        yield Case("herk", (a,), flags, _hermitian(half(of_h, lower), half(scale, lower)), 2 * k)
+        nothing = np.array(c)
+        nothing.imag[..., range(n), range(n)] = NAN
+        real = np.eye(n, dtype=bool)
+        yield Case("herk", (a, nothing), flags | {"alpha": 1.5, "beta": -0.5},
+                   _hermitian(half(1.5 * of_h, lower) - 0.5 * np.where(real, old.real, old), sizes), 2 * k)
+        if lower:
+            yield Case("gram", (a,), {"trans": trans}, _hermitian(of_h, scale, True), 2 * k)
+
+
+def _hermitian(want: Any, scale: Any, whole: bool = False) -> Callable[[Any], tuple[Any, Any]]:
+    def residual(result: Any) -> tuple[Any, Any]:
+        assert not np.diagonal(result, axis1=-2, axis2=-1).imag.any()
+        assert not whole or (result == mT(result).conj()).all()
+        return _equals(want, scale)(result)
+
+    return residual
 
 
 def triangles(n: int, k: int, left_batch: tuple[int, ...] = (), right_batch: tuple[int, ...] = ()) -> Iterator[Case]:
@@ -272,6 +318,8 @@ def _inverts(a: Any) -> Callable[[Any], tuple[Any, Any]]:
 # Calls without a result, of what makes an array of zeros, and its shape.
 EMPTY: list[tuple[Callable[[Callable[..., Any]], Any], tuple[int, ...]]] = [
     (lambda zeros: linalg.syrk(zeros((0, 4), "f4")), (0, 0)),
+    (lambda zeros: linalg.herk(zeros((2, 0, 4), "c8")), (2, 0, 0)),
+    (lambda zeros: linalg.gram(zeros((0, 3, 4), "c8"), trans=True), (0, 4, 4)),
     (lambda zeros: linalg.syr2k(*(zeros((2, 0, 3, 4), "f4"),) * 2), (2, 0, 3, 3)),
     (lambda zeros: linalg.gram(zeros((4, 0), "f4"), trans=True), (0, 0)),
     (lambda zeros: linalg.symm(zeros((4, 4), "f4"), zeros((4, 0), "f4")), (4, 0)),
@@ -341,7 +389,8 @@ class Interpreter:
             if size:
                 library.memory.flat(pointer)[:size // 4] = 0
 
-        patch.setattr(call, "locate", lambda arrays, dtype="float32": (library, 0))
+        for module in (call, complex):
+            patch.setattr(module, "locate", lambda arrays, dtype="float32": (library, 0))
         patch.setattr(call.device, "require", lambda index: stand_in.GPU)
         patch.setattr(call.memory, "clear", clear)
         patch.setattr(call, "BoundProgram", Bound)

@@ -15,7 +15,8 @@ from peakgemm.calls import launch
 from peakgemm.calls.request import Request
 from peakgemm.errors import OutOfMemory
 from peakgemm.integrations import jax_abi as abi
-from peakgemm.integrations import jax_handler
+from peakgemm.integrations import jax_handler, jax_linalg
+from peakgemm.linalg.call import Operation
 
 CALL = Request((8, 5), (5, 4), (1, 4), (8, 4), 1.5, 0.5)
 TEXT = jax_handler.to_text(CALL).encode()
@@ -25,22 +26,23 @@ STREAM, A, B, C, OUT, ROOM = 0x7000, 0x10000, 0x20000, 0x30000, 0x40000, 0x50000
 class Frame:
     """XLA_FFI_CallFrame with what it points at, by the header's offsets; kept alive by itself."""
 
-    def __init__(self, arguments: tuple[int, ...], room_floats: int = 16, stage: int = abi.EXECUTE) -> None:
+    def __init__(self, arguments: tuple[int, ...], room_floats: int = 16, stage: int = abi.EXECUTE, text: bytes = TEXT,
+                 results: tuple[int, ...] = (OUT,)) -> None:
         self._kept: list[Any] = []
         self.errors: list[tuple[int, bytes]] = []
         buffers = [self._buffer(x, (8, 5)) for x in arguments]
-        results = [self._buffer(OUT, (8, 4)), self._buffer(ROOM, (room_floats,))]
-        string = ctypes.create_string_buffer(TEXT, len(TEXT))
-        span = self._words(ctypes.addressof(string), len(TEXT))
+        rets = [*(self._buffer(x, (8, 4)) for x in results), self._buffer(ROOM, (room_floats,))]
+        string = ctypes.create_string_buffer(text, len(text))
+        span = self._words(ctypes.addressof(string), len(text))
         self._kept.append(string)
         self.words = self._words(
             176, 0, self._api(), 0xC0DE, stage,
-            40, 0, len(buffers), 0, self._pointers(buffers), 40, 0, 2, 0, self._pointers(results),
+            40, 0, len(buffers), 0, self._pointers(buffers), 40, 0, len(rets), 0, self._pointers(rets),
             48, 0, 1, 0, 0, self._pointers([span]), 0)
 
-    def run(self) -> int:
+    def run(self, on_cuda: Any = jax_handler._on_cuda) -> int:
         """What the CUDA handler returns for this frame: 0, or an error object's address."""
-        return jax_handler.handler(jax_handler._on_cuda)(ctypes.addressof(self.words)) or 0
+        return jax_handler.handler(on_cuda)(ctypes.addressof(self.words)) or 0
 
     def _words(self, *values: int) -> Any:
         made = (ctypes.c_uint64 * len(values))(*values)
@@ -113,6 +115,30 @@ def test_too_small_a_workspace_is_an_error_of_xla(launched: Any, monkeypatch: py
     frame = Frame((A, B, C), 15)
     assert frame.run() == 0xE0
     assert frame.errors == [(8, b"peakgemm: OutOfMemory: does not fit")] and not launched
+
+
+@pytest.mark.parametrize(("room", "text", "code", "message"), [
+    (16, b"known", 0, b""), (15, b"known", 8, b"XLA gave 60 bytes of workspace, 64 are wanted"),
+    (16, b"('syrk', 'ieee')", 3, b"asks for ('syrk'), whose steps were recorded in another process")])
+def test_a_program_of_linear_algebra(monkeypatch: pytest.MonkeyPatch, room: int, text: bytes, code: int,
+                                     message: bytes) -> None:
+    """Its steps are launched with all addresses in their order, after info has been cleared; or XLA's error."""
+    seen: list[tuple[Any, ...]] = []
+    operation = Operation("cholesky", {"a": (8, 5, 5)}, (8, 5, 5), lambda *_: None, None,
+                          also={"info": ((8,), "int32"), "r": ((8, 1, 1), "float32")})
+    bound = SimpleNamespace(workspace_bytes=64, run=lambda *x: seen.append(("run", *x)))
+    monkeypatch.setitem(jax_linalg._operations, "known", operation)
+    monkeypatch.setitem(jax_linalg._bound, ("known", 0, (0, 0, 0, 4)), bound)
+    monkeypatch.setattr(jax_linalg, "memory", SimpleNamespace(clear=lambda *x: seen.append(("clear", *x))))
+    monkeypatch.setattr(jax_handler.device, "count", lambda: 1)
+    monkeypatch.setattr(jax_handler.device, "activated", lambda index: contextlib.nullcontext())
+    frame = Frame((A,), room, text=text, results=(OUT, B, C + 4))
+    assert bool(frame.run(jax_linalg._on_cuda)) == bool(code)
+    if code:
+        ((given, said),) = frame.errors
+        assert given == code and message in said and not seen
+    else:
+        assert seen == [("clear", B, 32, STREAM), ("run", ROOM, [A, OUT, B, C + 4], STREAM)]
 
 
 def test_metadata_says_the_version_and_that_it_may_be_captured() -> None:

@@ -13,13 +13,13 @@ import pytest
 
 import linalg_case
 import peakgemm
-from linalg_case import Case, definite, half, laid_out, normal, triangular
+from linalg_case import Case, definite, drawn, half, laid_out, normal, triangular
 from peakgemm import linalg
 from peakgemm.errors import InvalidType, InvalidValue, PeakgemmError
 from peakgemm.runtime import device
 
-TABLES = (linalg_case.products, linalg_case.triangles, linalg_case.definites, linalg_case.generals,
-          linalg_case.orthogonals)
+TABLES = (linalg_case.products, linalg_case.complexes, linalg_case.triangles, linalg_case.definites,
+          linalg_case.generals, linalg_case.orthogonals)
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +65,18 @@ def test_out(lower: bool) -> None:
     assert np.array_equal(column, linalg.solve(s[0], b)[:, 0]) and linalg.solve(s[0], b[:, 0]).shape == (30,)
 
 
+@pytest.mark.parametrize("lower", [True, False])
+def test_out_of_complex_numbers(lower: bool) -> None:
+    """The other triangle stays; a real `herk` is `syrk`."""
+    a, old = drawn(2, 30, 9), drawn(2, 30, 30, seed=1)
+    out = np.repeat(old, 2, -1)[..., ::2]
+    assert linalg.herk(a, old, beta=2.0, lower=lower, out=out) is out and out.dtype == np.complex64
+    fresh = linalg.herk(a, old, beta=2.0, lower=lower)
+    assert np.array_equal(out, half(fresh, lower, others=old)) and np.array_equal(fresh, half(fresh, lower))
+    assert np.array_equal(linalg.herk(a.real, lower=lower), linalg.syrk(a.real, lower=lower))
+    assert np.array_equal(half(linalg.gram(a), True), linalg.herk(a))
+
+
 @pytest.mark.parametrize(("call", "shape"), linalg_case.EMPTY)
 def test_sizes_of_zero(call: Callable[..., Any], shape: tuple[int, ...]) -> None:
     result = call(np.zeros)
@@ -82,6 +94,8 @@ def test_scales_of_zero() -> None:
     nothing, b = np.full((4, 4), np.nan, np.float32), normal(4, 4)
     assert not linalg.syrk(nothing, alpha=0).any() and not linalg.trmm(nothing, b, alpha=0).any()
     assert not linalg.symm(nothing, b, alpha=0).any()
+    assert not linalg.herk(nothing + 1j, alpha=0).any() and not linalg.syrk(nothing + 1j, alpha=0).any()
+    assert np.isfinite(linalg.herk(b + 1j, nothing, beta=0)).all()
     assert np.isfinite(linalg.syrk(b, nothing, beta=0)).all() and np.isfinite(linalg.symm(b, b, nothing, beta=0)).all()
 
 
@@ -181,6 +195,7 @@ def test_residuals() -> None:
 
 A, B, S = normal(4, 3), normal(4, 3, seed=1), definite(4, 4)
 P = np.arange(1, 5, dtype=np.int32)
+Z = drawn(4, 3)
 REFUSED: dict[str, tuple[Callable[[], Any], type, str]] = {
     # Shapes.
     "no matrix": (lambda: linalg.syrk(A[0]), InvalidValue, r"a has shape \(3,\).*add a dimension"),
@@ -202,6 +217,25 @@ REFUSED: dict[str, tuple[Callable[[], Any], type, str]] = {
     "rows, lstsq": (lambda: linalg.lstsq(A, S[:3]), InvalidValue, r"b has shape \(3, 4\), and its rows must be the 4 "),
     "vector, lstsq": (lambda: linalg.lstsq(A, A[0]), InvalidValue, r"b has shape \(3,\), and its rows must be the 4 "),
     "batches, lstsq": (lambda: linalg.lstsq(normal(2, 4, 3), normal(3, 4, 1)), InvalidValue, "do not broadcast"),
+    # Complex numbers.
+    "herk, T": (lambda: linalg.herk(Z, trans="T"), InvalidValue, "trans = 'T' of complex64; pass trans=True .* syrk"),
+    "syrk, C": (lambda: linalg.syrk(Z, trans="c"), InvalidValue, "trans = 'c' of complex64; pass trans=True .* herk"),
+    "gram, T": (lambda: linalg.gram(Z, trans="T"), InvalidValue, "gram: trans = 'T' .* call syrk"),
+    "herk, alpha": (lambda: linalg.herk(Z, alpha=1j), InvalidType, r"alpha is a complex; pass a real number"),
+    "herk, beta": (lambda: linalg.herk(Z, beta=1.0), InvalidValue, "beta = 1.0 without c; pass c"),
+    "syrk, beta": (lambda: linalg.syrk(Z, beta=1j), InvalidValue, "beta = 1j without c; pass c"),
+    "large imaginary part": (lambda: linalg.syrk(Z, alpha=1e300j), InvalidValue, "alpha is 1e.300, beyond"),
+    "a real c": (lambda: linalg.herk(Z, S), InvalidType, r"c is float32, and a is complex; .* convert it"),
+    "a real out": (lambda: linalg.gram(Z, out=S.copy()), InvalidType, "out is float32.*make one of that shape"),
+    "a complex c": (lambda: linalg.syrk(A, S + 0j), InvalidType, "c is complex64.*convert the others"),
+    "complex128": (lambda: linalg.herk(np.complex128(Z)), InvalidType, r"a is complex128;.*a.astype\('complex64'\)"),
+    "syr2k": (lambda: linalg.syr2k(Z, Z), InvalidType, "a is complex64; .* linalg's syrk, herk and gram"),
+    "herk, c": (lambda: linalg.herk(Z, Z), InvalidValue, r"c has shape \(4, 3\), the result has \(4, 4\); pass"),
+    "herk, out": (lambda: linalg.herk(Z, out=Z.copy()), InvalidValue, r"out has shape \(4, 3\), .* herk has \(4, 4\)"),
+    "gram, out": (lambda: linalg.gram((z := drawn(4, 4)), out=z.T), InvalidValue, "out overlaps a in memory"),
+    "herk, vector": (lambda: linalg.herk(Z[0]), InvalidValue, r"a has shape \(3,\).*add a dimension"),
+    "herk, reproducible": (lambda: linalg.herk(Z, precision="reproducible"), InvalidValue, "herk does not keep"),
+    "real 3m": (lambda: linalg.herk(A, precision="emulated-3m"), InvalidValue, "'emulated-3m' is unknown"),
     # Flags and numbers.
     "mode": (lambda: linalg.qr(A, mode="full"), InvalidValue, "mode = 'full'; pass mode='reduced', 'complete' or 'r'"),
     "rcond": (lambda: linalg.lstsq(A, B, rcond=-1.0), InvalidValue, r"rcond = -1.0; pass a number"),

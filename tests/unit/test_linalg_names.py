@@ -52,6 +52,13 @@ def of_scipy() -> dict[str, Callable[[Any], tuple[Any, Any]]]:
         calls[f"ssyrk {lower} {trans}"] = lambda sp, x=given, c=c, f=(lower, trans): (
             linalg.syrk(x, c, alpha=1.5, beta=-0.5, lower=f[0], trans=f[1]),
             half(sp.blas.ssyrk(1.5, x, -0.5, c, trans=f[1], lower=f[0]), f[0]))
+        z, old = (A + 1j * B).T if trans else A + 1j * B, c + 1j * half(S, lower)
+        calls[f"cherk {lower} {trans}"] = lambda sp, x=z, c=old, f=(lower, trans): (
+            linalg.herk(x, c, alpha=1.5, beta=-0.5, lower=f[0], trans="NC"[f[1]]),
+            half(sp.blas.cherk(1.5, x, -0.5, c, trans=2 * f[1], lower=f[0]), f[0]))
+        calls[f"csyrk {lower} {trans}"] = lambda sp, x=z, c=old, f=(lower, trans): (
+            linalg.syrk(x, c, alpha=1.5j, beta=1 - 0.5j, lower=f[0], trans="NT"[f[1]]),
+            half(sp.blas.csyrk(1.5j, x, 1 - 0.5j, c, trans=f[1], lower=f[0]), f[0]))
         other = B.T if trans else B
         calls[f"ssyr2k {lower} {trans}"] = lambda sp, x=given, y=other, f=(lower, trans): (
             linalg.syr2k(x, y, lower=f[0], trans=f[1]), half(sp.blas.ssyr2k(1.0, x, y, trans=f[1], lower=f[0]), f[0]))
@@ -132,6 +139,9 @@ OF_TORCH: dict[str, Callable[[Any, Any], tuple[Any, Any]]] = {
     "lstsq wide": lambda torch, t: (linalg.lstsq(t(R), t(R[:, :2])).solution,
                                     torch.linalg.lstsq(t(R), t(R[:, :2]), driver="gels").solution),
     "gram": lambda torch, t: (linalg.gram(t(A), trans=True), t(A).mT @ t(A)),
+    "complex gram": lambda torch, t: (linalg.gram(t(A + 1j * B), trans=True), t(A + 1j * B).mH @ t(A + 1j * B)),
+    "lazy conjugates": lambda torch, t: (linalg.syrk(t(A + 1j * B).conj(), t(S + 1j * C).conj(), beta=1j), (
+        t(A + 1j * B) @ t(A + 1j * B).mT - 1j * t(S + 1j * C)).conj().resolve_conj().tril()),
 }
 
 
@@ -181,6 +191,9 @@ def test_jax() -> None:
         close(linalg.solve_triangular(factor, b, upper=False), jax.scipy.linalg.solve_triangular(factor, b, lower=True))
         close(linalg.cholesky_solve(b, factor), jax.scipy.linalg.cho_solve((factor, True), b))
         assert isinstance(linalg.cholesky_ex(s)[1], jax.Array)
+        z = b + 1j * s[..., :4]
+        close(linalg.gram(z, trans=True), z.mT.conj() @ z)
+        close(linalg.herk(z, z @ z.mT.conj()), jax.numpy.tril(2 * z @ z.mT.conj()))
         q, r = linalg.qr(b[:, :, :3])
         assert isinstance(q, jax.Array) and np.allclose(q @ r, b[:, :, :3], atol=1e-5)
         close(abs(r), abs(jax.numpy.linalg.qr(b[:, :, :3]).R))

@@ -21,7 +21,7 @@ from peakgemm.tools.bench import linalg  # noqa: E402
 from peakgemm.tools.bench.linalg import OPERATIONS, Case  # noqa: E402
 from peakgemm.tools.bench.peers import TorchPeer  # noqa: E402
 
-SMALL = [Case(operation, 24, 40 if operation in ("syrk", "trsm", "covariance") else 24, batch, "ieee")
+SMALL = [Case(operation, 24, 40 if operation in ("syrk", "herk", "trsm", "covariance") else 24, batch, "ieee")
          for operation in OPERATIONS for batch in ((1, 3) if operation in ("trsm", "cholesky") else (1,))]
 
 
@@ -82,7 +82,7 @@ def test_bench(on_host: Path, run: Any) -> None:
     assert [row["name"] for row in rows] == [case.name for case in SMALL]
     assert linalg_table(record).count("| 1.00 |") == len(SMALL)
     assert all(row["ratio"] == 1 and row["max_error"] < 8 and row["operand_sets"] == 2 for row in rows)
-    assert {row["operation"] for row in rows if "share_of_product" in row} == {"syrk"}
+    assert {row["operation"] for row in rows if "share_of_product" in row} == {"syrk", "herk"}
 
 
 def test_a_wrong_result_is_not_timed(on_host: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,6 +226,13 @@ def driver_out_of_memory(error: Exception) -> bool:
     return isinstance(error, LaunchFailed) and "bytes of device memory: CUDA_ERROR_OUT_OF_MEMORY" in str(error)
 
 
+def is_complex(x: Any) -> bool:
+    """Whether ``x`` is an array of complex numbers, of any library."""
+    dtype = getattr(x, "dtype", None)
+    of_torch: bool | None = getattr(dtype, "is_complex", None)
+    return getattr(dtype, "kind", "") == "c" if of_torch is None else of_torch
+
+
 def check_dtype(dtype: str, name: str, wanted: str = "float32") -> None:
     """Refuse what is not of the ``wanted`` dtype, and say what to do.
 
@@ -241,8 +248,9 @@ def check_dtype(dtype: str, name: str, wanted: str = "float32") -> None:
         raise InvalidType(f"{name} is {dtype}{', and a is complex' * (name != 'a')}; a complex product is of {wanted} "
                           f"arrays: {'make one of that shape' if name == 'out' else conversion}")
     if dtype == "complex64":
-        raise InvalidType(f"{name} is complex64; peakgemm multiplies float32 here, and complex64 in matmul and gemm "
-                          f"where all arrays are: convert the others, or pass {name}.real and {name}.imag")
+        raise InvalidType(f"{name} is complex64; peakgemm takes float32 here, and complex64 in matmul, gemm and "
+                          "linalg's syrk, herk and gram where all arrays are: convert the others, or pass "
+                          f"{name}.real and {name}.imag")
     if name == "workspace":
         raise InvalidType(f"workspace is {dtype}; pass a packed float32 array of Plan.workspace_bytes / {FLOAT} "
                           "elements")

@@ -29,7 +29,7 @@ class Jax(Interop):
         """
         if isinstance(x, jax.core.Tracer):
             raise InvalidType(f"{name} is a JAX array under jit, grad or vmap, which has no memory yet; call "
-                              "peakgemm.matmul, peakgemm.gemm or peakgemm.jax there, and this outside of them")
+                              "peakgemm.matmul, gemm, linalg or jax there, and this outside of them")
         if not isinstance(x, jax.Array):
             raise InvalidType(f"{name} is a {type(x).__name__} of JAX, no array; pass a jax.Array")
         if x.is_deleted():

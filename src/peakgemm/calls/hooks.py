@@ -14,3 +14,5 @@ if TYPE_CHECKING:
 search: Callable[[Problem, Gpu, str], tuple[Kernel, Config]]
 #: `peakgemm.linalg.multi_dot`.
 multi_dot: Callable[..., Any]
+#: The results of an operation of `peakgemm.linalg` of values that JAX traces.
+traced: Callable[[Any], Any]

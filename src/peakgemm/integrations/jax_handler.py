@@ -79,12 +79,9 @@ def _on_cuda(frame: Any) -> None:
     result, room = abi.buffers(rets.rets, 2)
     out = result.data
     c0 = c[0] if c else out
-    asked = abi.StreamGet(ctx=frame.ctx)
-    if abi.call(frame.api, "XLA_FFI_Stream_Get", asked):
-        raise LaunchFailed("XLA gives no stream; peakgemm's product runs on its CUDA platform alone")
-    index, every = _device(frame), a | b | c0 | out
+    stream, index, every = stream_of(frame), device_of(frame), a | b | c0 | out
     alignment = every & -every if every % 16 else 16
-    call = prepare(_attribute(frame), index, alignment)
+    call = prepare(attribute(frame), index, alignment)
     launch, wanted = call.launch, call.workspace_bytes
     if wanted and wanted > (given := FLOAT * abi.word(room.dims)):  # another GPU, or another address
         error = OutOfMemory(f"XLA gave {given:,} bytes of workspace, {wanted:,} are wanted")
@@ -92,35 +89,43 @@ def _on_cuda(frame: Any) -> None:
     if call.swapped:
         a, b = b, a
     with device.activated(index):
-        launch(a, b, out, c0, room.data, asked.stream)
+        launch(a, b, out, c0, room.data, stream)
     if watch is not None:
-        watch(from_text(_attribute(frame)))
+        watch(from_text(attribute(frame)))
 
 
 def _on_host(frame: Any) -> None:
     args, rets = frame.args, frame.rets
-    a, b, *c = map(_array, abi.buffers(args.args, args.size))
-    out = _array(abi.buffers(rets.rets, rets.size)[0])
-    request = from_text(_attribute(frame))
+    a, b, *c = map(host_array, abi.buffers(args.args, args.size))
+    out = host_array(abi.buffers(rets.rets, rets.size)[0])
+    request = from_text(attribute(frame))
     by_numpy(request._replace(a=a, b=b, c=c[0] if c else None, out=out))
     if watch is not None:
         watch(request)
 
 
-def _attribute(frame: Any) -> bytes:
+def attribute(frame: Any) -> bytes:
     """The string attribute of a call, its only one."""
     span = abi.ByteSpan.from_address(abi.word(frame.attrs.attrs))
     return ctypes.string_at(span.ptr, span.len)
 
 
-def _array(buffer: Any) -> Any:
-    """The NumPy array in a buffer on the host."""
+def host_array(buffer: Any, dtype: str = "float32") -> Any:
+    """The NumPy array in a buffer on the host, of a dtype of four bytes."""
     shape = abi.words(buffer.dims, buffer.rank)
     memory: Any = (ctypes.c_float * prod(shape)).from_address(buffer.data)
-    return np.frombuffer(memory, np.float32).reshape(shape)
+    return np.frombuffer(memory, dtype).reshape(shape)
 
 
-def _device(frame: Any) -> int:
+def stream_of(frame: Any) -> int:
+    """The stream of a call on CUDA."""
+    asked = abi.StreamGet(ctx=frame.ctx)
+    if abi.call(frame.api, "XLA_FFI_Stream_Get", asked):
+        raise LaunchFailed("XLA gives no stream; what peakgemm launches runs on its CUDA platform alone")
+    return int(asked.stream or 0)
+
+
+def device_of(frame: Any) -> int:
     """The CUDA device of a call."""
     if device.count() == 1:
         return 0
@@ -167,8 +172,8 @@ def handler(run: Callable[[Any], None]) -> Any:
 
 
 @lru_cache
-def register() -> list[Any]:
-    """Register both handlers with JAX, once; they are kept for as long as XLA may call them.
+def register_target(target: str, on_cuda: Callable[[Any], None], on_host: Callable[[Any], None]) -> list[Any]:
+    """Register both handlers of a target with JAX, once; they are kept for as long as XLA may call them.
 
     Raises:
         MissingComponent: no jax, or an interface that is not known; see `jax_abi.interface`.
@@ -176,7 +181,12 @@ def register() -> list[Any]:
     abi.interface()
     import jax.ffi
 
-    functions = [handler(run) for run in (_on_cuda, _on_host)]
+    functions = [handler(run) for run in (on_cuda, on_host)]
     for function, platform in zip(functions, ("CUDA", "cpu"), strict=True):
-        jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(function), platform=platform, api_version=1)
+        jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(function), platform=platform, api_version=1)
     return functions
+
+
+def register() -> list[Any]:
+    """`register_target` of products."""
+    return register_target(TARGET, _on_cuda, _on_host)

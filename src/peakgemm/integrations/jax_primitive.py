@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 from jax.sharding import PartitionSpec
@@ -131,11 +132,15 @@ gemm_p.def_impl(partial(xla.apply_primitive, gemm_p))
 
 
 def _shape(a: Any, b: Any, c: Any = None, *, trans_a: bool, trans_b: bool, **_: Any) -> Any:
-    shape = result_shape(a.shape, b.shape, trans_a, trans_b)
-    if _varies_over(a):  # as `a` does
+    return result_aval(a, result_shape(a.shape, b.shape, trans_a, trans_b), "float32")
+
+
+def result_aval(a: Any, shape: tuple[int, ...], dtype: str) -> Any:
+    """What a primitive of an operand ``a`` returns, which varies over a mesh as that does."""
+    if _varies_over(a):
         nowhere = PartitionSpec(*[None] * len(shape))
-        return a.update(shape=shape, weak_type=False, sharding=a.sharding.update(spec=nowhere))
-    return jax.core.ShapedArray(shape, a.dtype)
+        return a.update(shape=shape, dtype=np.dtype(dtype), weak_type=False, sharding=a.sharding.update(spec=nowhere))
+    return jax.core.ShapedArray(shape, np.dtype(dtype))
 
 
 gemm_p.def_abstract_eval(_shape)
@@ -214,11 +219,15 @@ def _lowered(ctx: mlir.LoweringRuleContext, *operands: Any, cuda: bool, **params
 def _workspace_floats(text: str) -> int:
     """What the product wants on those of the process's GPUs that want most; there it is compiled and loaded now, since
     a handler may be called in a capture."""
+    return max((-(-prepare(text.encode(), index).workspace_bytes // FLOAT) for index in local_gpus()), default=0)
+
+
+def local_gpus() -> list[int]:
+    """The process's; none where a program is compiled for a GPU elsewhere: handlers do without a workspace."""
     try:
-        devices = jax.local_devices(backend="cuda")
-    except RuntimeError:  # compiled for a GPU where there is none: the handler does without a workspace
-        return 0
-    return max(-(-prepare(text.encode(), d.local_hardware_id).workspace_bytes // FLOAT) for d in devices)
+        return [int(d.local_hardware_id) for d in jax.local_devices(backend="cuda")]
+    except RuntimeError:
+        return []
 
 
 register()

@@ -3,7 +3,8 @@ function that records its steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+import sys
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from itertools import pairwise
 from math import prod
 from types import MappingProxyType
@@ -15,6 +16,7 @@ from ..arrays import locate
 from ..arrays.base import FLOAT, HOST, DeviceLibrary, HostLibrary, View, overlaps, packed, stream_handle
 from ..arrays.interop import LEGACY
 from ..arrays.numpy import host_view
+from ..calls import hooks
 from ..calls.canonical import distinct
 from ..calls.launch import calls, no_room, remember
 from ..calls.request import check_precision
@@ -43,8 +45,8 @@ class Operation(NamedTuple):
         on_cpu: what NumPy computes where there is no GPU, of the operands' arrays by name and ``out``, which may be
             None.
         out: as the public functions take it.
-        parts: 2: operands, and ``out``, are the parts of complex arrays, ``(..., rows, columns, 2)``. ``record`` is
-            given strides in complex numbers.
+        parts: 2: operands, ``out`` and what ``on_cpu`` returns are the parts of complex arrays, ``(..., rows, columns,
+            2)``. ``record`` is given strides in complex numbers.
         integers: int32 operands by name, as ``operands``.
         recognised: what a front door finds the bound steps, and the order of their arrays, by in `calls.launch.calls`,
             where no operand is copied.
@@ -67,6 +69,11 @@ class Operation(NamedTuple):
     recognised: Hashable = None
     reproducible: bool | None = None
 
+    @property
+    def pair(self) -> tuple[int, ...]:
+        """The dimension behind the columns of operands, where they are parts."""
+        return () if self.parts == 1 else (self.parts,)
+
 
 def run(operation: Operation) -> Any:
     """The result, or where there are further ones a tuple of all: arrays like the operands.
@@ -81,6 +88,8 @@ def run(operation: Operation) -> Any:
         raise InvalidValue(f"reproducible=True is a promise of single products, which {o.name} does not keep: its "
                            "blocks depend on the size; pass reproducible=False, or use precision='ieee'")
     arrays = o.operands | ({} if o.out is None else {"out": o.out})
+    if is_traced((*arrays.values(), *o.integers.values())):
+        return hooks.traced(o)
     library, index = locate(arrays)
     if o.integers and locate(dict(o.integers), "int32") != (library, index):
         raise InvalidValue(f"{o.name}: {', '.join(o.integers)} must be arrays of {library.name} where "
@@ -89,9 +98,9 @@ def run(operation: Operation) -> Any:
         from ..calls import eager
 
         eager.refuse_gradients(arrays, f"peakgemm.linalg.{o.name}", "torch.linalg")
-    if o.out is not None and tuple(o.out.shape) != o.shape:
-        raise InvalidValue(f"out has shape {tuple(o.out.shape)}, the result of {o.name} has {o.shape}; pass an out of "
-                           "that shape")
+    if o.out is not None and (given := tuple(o.out.shape)) != (*o.shape, *o.pair):
+        raise InvalidValue(f"out has shape {given[:len(given) - len(o.pair)]}, the result of {o.name} has {o.shape}; "
+                           "pass an out of that shape")
     if index == HOST:
         if o.stream is not None:
             raise InvalidValue(f"stream is for arrays on the GPU; {o.name} of arrays in the host's memory is done when "
@@ -120,7 +129,7 @@ def _on_host(library: HostLibrary, operation: Operation) -> Any:
     if target is not None:
         _check_out(o, {name: host_view(x) for name, x in arrays.items()}, host_view(target))
     if 0 in o.shape:
-        results = [np.zeros(o.shape, np.float32), *(np.zeros(*of) for of in o.also.values())]
+        results = [np.zeros((*o.shape, *o.pair), np.float32), *(np.zeros(*of) for of in o.also.values())]
     elif gpu is None:
         assert o.on_cpu is not None
         with np.errstate(all="ignore"):  # infinities and NaN are results
@@ -132,11 +141,15 @@ def _on_host(library: HostLibrary, operation: Operation) -> Any:
                                 out=None if target is None else sent(target))
             done = enqueue(STAGED, gpu.index, staged, LEGACY)
             results = [received(x) for x in (done if o.also else (done,))]
+            if results[0].dtype == np.complex64:
+                results[0] = results[0][..., None].view(np.float32)
     with np.errstate(over="ignore"):
         results[0] = np.ascontiguousarray(results[0], np.float32)
     if target is not None:
         target[...] = results[0]
     result = library.wrap(results[0], like) if o.out is None else o.out
+    if o.parts > 1 and o.out is None:
+        result = library.as_complex(result)
     return (result, *(library.wrap(x, like) for x in results[1:])) if o.also else result
 
 
@@ -144,28 +157,28 @@ def enqueue(library: DeviceLibrary, index: int, operation: Operation, stream: in
     """`run` for arrays on device ``index``."""
     o, operands, gpu = operation, {**operation.operands, **operation.integers}, device.require(index)
     batch, like = o.shape[:-2], next(iter(operation.operands.values()))
-    views, parts = {}, (o.parts,) * (o.parts > 1)
+    views = {}
     for name, x in operands.items():
         view = _elements(library.view(x, name, stream), o.parts)
-        if (flat := _flattened(view, batch)) is None:
+        if (flat := flattened(view, batch)) is None:
             shape, o = view.shape if len(view.shape) == 2 else (*batch, *view.shape[-2:]), o._replace(recognised=None)
-            operands[name] = x = library.copy(x, (*shape, *parts))
+            operands[name] = x = library.copy(x, (*shape, *o.pair))
             view = _elements(library.view(x, name, stream), o.parts)
-            flat = _flattened(view, batch)
+            flat = flattened(view, batch)
             assert flat is not None  # packed
         views[name] = flat
     target, aside = o.out, False
     if target is not None:
         view = library.view(target, "out", stream)
         _check_out(o, {name: library.view(x, name, stream) for name, x in o.operands.items()}, view)
-        flat = _flattened(_elements(view, o.parts), batch)
+        flat = flattened(_elements(view, o.parts), batch)
         aside = flat is None  # computed in new memory, then assigned
     if target is None or aside:
-        if aside and o.parts == 1:  # what no step writes stays
-            target = library.copy(o.out, o.shape)
+        if aside:  # what no step writes stays
+            target = library.copy(o.out, (*o.shape, *o.pair))
         else:
             target = library.empty(o.shape, like, stream, "float32" if o.parts == 1 else "complex64")
-        flat = _flattened(View(library.view(target, "out", stream).pointer, o.shape, packed(o.shape)), batch)
+        flat = flattened(View(library.view(target, "out", stream).pointer, o.shape, packed(o.shape)), batch)
     assert flat is not None
     views["out"] = flat
     others = []
@@ -174,12 +187,11 @@ def enqueue(library: DeviceLibrary, index: int, operation: Operation, stream: in
         address = library.view(others[-1], name, stream).pointer
         if dtype == "int32":
             memory.clear(address, FLOAT * prod(shape), stream)
-            shape = (*batch, 1, prod(shape[len(batch):]))
-        views[name] = View(address, flat_shape := (prod(batch), *shape[-2:]), packed(flat_shape))
+        views[name] = view_of_result(address, batch, shape, dtype)
     scratch = _launch(library, gpu, o, views, like, stream) if 0 not in o.shape else None
     result = library.deliver(target, like, stream, (*operands.values(), scratch))
     if o.out is not None and aside:
-        library.assign(o.out, result if o.parts == 1 else library.as_real(result)[0])
+        library.assign(o.out, result)
     result = result if o.out is None else o.out
     return (result, *(library.deliver(x, like, stream, ()) for x in others)) if o.also else result
 
@@ -221,7 +233,7 @@ def _elements(view: View, parts: int) -> View:
     return View(view.pointer, view.shape[:-1], tuple(step // parts for step in view.strides[:-1]))
 
 
-def _flattened(view: View, batch: tuple[int, ...]) -> View | None:
+def flattened(view: View, batch: tuple[int, ...]) -> View | None:
     """The view as ``(count, rows, columns)``, broadcast to ``batch``; None: no kernel takes its strides."""
     if 0 in (*view.shape, *batch):  # nothing lies anywhere
         return View(view.pointer, shape := (prod(batch), *view.shape[-2:]), packed(shape))
@@ -243,6 +255,18 @@ def _flattened(view: View, batch: tuple[int, ...]) -> View | None:
     if any(outer != size * inner for (_, outer), (size, inner) in pairwise(levels)):
         return None
     return View(view.pointer, (prod(batch), rows, columns), (levels[-1][1] if levels else rows * columns, down, right))
+
+
+def view_of_result(address: int, batch: tuple[int, ...], shape: tuple[int, ...], dtype: str) -> View:
+    """A further result as ``(count, rows, columns)``; of int32 one row."""
+    shape = (prod(batch), *((1, prod(shape[len(batch):])) if dtype == "int32" else shape[-2:]))
+    return View(address, shape, packed(shape))
+
+
+def is_traced(arrays: Iterable[Any]) -> bool:
+    """Whether one of ``arrays`` is a value that JAX traces."""
+    core = sys.modules.get("jax.core")
+    return core is not None and any(isinstance(x, core.Tracer) for x in arrays)
 
 
 def _check_out(o: Operation, views: dict[str, View], out: View) -> None:

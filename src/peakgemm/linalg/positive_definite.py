@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import PeakgemmError
+from ..errors import InvalidValue, PeakgemmError
 from ..kernels.linalg.leaves import BLOCK
 from ..problem import Triangle
 from .blocked import copy_triangle, factor, invert_blocks
 from .blocked import solve as solve_blocks
-from .call import Operation, run, shape_of
+from .call import Operation, is_traced, run, shape_of
 from .program import Matrix, Program
 from .symmetric import as_bool, mirrored, one_sided, transposed, triangle_of
 from .triangular import substituted, width_for
@@ -107,7 +107,14 @@ def check_info(info: Any) -> None:
 
 def first_nonzero(info: Any) -> tuple[str, int] | None:
     """Wait for LAPACK's ``info``, or another int32 of each matrix: the first of the batch where it is not 0, in words,
-    and what it is there."""
+    and what it is there.
+
+    Raises:
+        InvalidValue: of a value that JAX traces.
+    """
+    if is_traced((info,)):
+        raise InvalidValue("whether there is a result is not known under JAX's jit, grad and vmap; call cholesky_ex, "
+                           "solve_ex, inv_ex or lstsq_ex there, which return info, or the rank")
     values = np.asarray(info.get() if hasattr(info, "get") else info.cpu() if hasattr(info, "cpu") else info)
     bad = np.argwhere(values)
     if not len(bad):

@@ -7,25 +7,27 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.base import is_complex
 from ..calls.request import flag, scales
 from ..errors import InvalidValue
 from ..problem import Triangle
 from .blocked import copy_triangle
 from .call import Operation, batch_of, run, shape_of
+from .complex import rank_k as complex_rank_k
 from .program import Matrix, Program
 
 _BLOCK = 1024  # rows of a triangular operand that are multiplied at once: zeros above its diagonal are, too
 
 
-def syrk(a: Any, c: Any = None, *, alpha: float = 1.0, beta: float | None = None, trans: bool = False,
-         lower: bool = True, out: Any = None, precision: str = "ieee", stream: Any = None) -> Any:
+def syrk(a: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, trans: bool = False, lower: bool = True,
+         out: Any = None, precision: str = "ieee", stream: Any = None) -> Any:
     """One triangle of ``alpha a a^T + beta c``, at half the cost of the product: BLAS's ``syrk``.
 
     Args:
-        a: float32, ``(..., N, K)``, or with ``trans`` ``(..., K, N)``, of which ``a^T a`` is computed.
-        c: float32, ``(..., N, N)``; its other triangle is not read. Not read at all where ``beta`` is 0.
-        alpha, beta: real numbers; ``beta`` None: 1 where ``c`` is given, else 0.
-        trans: a bool, 0 or 1, or BLAS's letters.
+        a: float32 or complex64, ``(..., N, K)``, or with ``trans`` ``(..., K, N)``, of which ``a^T a`` is computed.
+        c: of the dtype of ``a``, ``(..., N, N)``; its other triangle is not read. Not read at all where ``beta`` is 0.
+        alpha, beta: real numbers, complex ones of complex64 arrays; ``beta`` None: 1 where ``c`` is given, else 0.
+        trans: a bool, 0 or 1, or BLAS's letters, of complex64 ``"N"`` and ``"T"``.
         lower: which triangle is computed.
         out: written, ``(..., N, N)``; it may be ``c`` itself. Its other triangle stays as it is.
         precision, stream: as for `peakgemm.matmul`.
@@ -39,6 +41,16 @@ def syrk(a: Any, c: Any = None, *, alpha: float = 1.0, beta: float | None = None
     return _rank_k("syrk", {"a": a}, c, alpha, beta, trans, lower, out, precision, stream)
 
 
+def herk(a: Any, c: Any = None, *, alpha: float = 1.0, beta: float | None = None, trans: bool = False,
+         lower: bool = True, out: Any = None, precision: str = "ieee", stream: Any = None) -> Any:
+    """One triangle of ``alpha a a^H + beta c``, or with ``trans`` of ``alpha a^H a + beta c``: BLAS's ``herk``.
+
+    Letters of ``trans`` are ``"N"`` and ``"C"``; ``alpha`` and ``beta`` are real. The diagonal of the result is real:
+    its imaginary part is 0, and that of ``c`` is not looked at. All else is as for `syrk`, which of float32 it is.
+    """
+    return _rank_k("herk", {"a": a}, c, alpha, beta, trans, lower, out, precision, stream)
+
+
 def syr2k(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float | None = None, trans: bool = False,
           lower: bool = True, out: Any = None, precision: str = "ieee", stream: Any = None) -> Any:
     """One triangle of ``alpha (a b^T + b a^T) + beta c``: BLAS's ``syr2k``. ``b`` has the shape of ``a``; all else is
@@ -47,11 +59,15 @@ def syr2k(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float | No
 
 
 def gram(a: Any, *, trans: bool = False, out: Any = None, precision: str = "ieee", stream: Any = None) -> Any:
-    """The whole of ``a a^T``, or with ``trans`` of ``a^T a``: one triangle computed, the other one its mirror.
+    """The whole of ``a a^T``, or with ``trans`` of ``a^T a``: one triangle computed, the other one its mirror. Of
+    complex64 ``a a^H`` and ``a^H a``, as of `herk`.
 
     Args, raises:
         As `syrk`.
     """
+    if is_complex(a):
+        return complex_rank_k("gram", a, trans=trans, out=out, precision=precision, stream=stream, hermitian=True,
+                              whole=True)
     trans = flag(trans, "trans")
     *batch, rows, columns = shape_of("gram", "a", a)
     size = columns if trans else rows
@@ -68,10 +84,14 @@ def gram(a: Any, *, trans: bool = False, out: Any = None, precision: str = "ieee
                          stream=stream))
 
 
-def _rank_k(name: str, operands: dict[str, Any], c: Any, alpha: float, beta: float | None, trans: bool, lower: bool,
-            out: Any, precision: str, stream: Any) -> Any:
+def _rank_k(name: str, operands: dict[str, Any], c: Any, alpha: Any, beta: Any, trans: bool, lower: bool, out: Any,
+            precision: str, stream: Any) -> Any:
+    lower = as_bool(lower, "lower")
+    if name != "syr2k" and is_complex(operands["a"]):
+        return complex_rank_k(name, operands["a"], c, alpha=alpha, beta=beta, trans=trans, lower=lower, out=out,
+                              precision=precision, stream=stream, hermitian=name == "herk")
     alpha, beta = scales(alpha, beta, c)
-    trans, lower = flag(trans, "trans"), as_bool(lower, "lower")
+    trans = flag(trans, "trans")
     shapes = {which: shape_of(name, which, x)[-2:] for which, x in operands.items()}
     if len(set(shapes.values())) > 1:
         raise InvalidValue(f"{name}: a has shape {shapes['a']} and b {shapes['b']}; they must be equal")

@@ -4,18 +4,20 @@
 // [re b, im b; -im b, re b], so that a real product of rows re a, im a with it has both parts of a b. Tiles go by way of
 // shared memory, so that reads and writes are both of consecutive numbers. The bottleneck is DRAM.
 //
-// A: the matrices, or of COMBINE three products of planes, floats row by row. C0: of COMBINE the matrix that beta scales.
-// C: what is made; it may be A, or C0, by the same strides.
+// A: the matrices, or of COMBINE three products of planes and of JOIN two parts, floats row by row. C0: of these two the
+// matrix that beta scales. C: what is made; it may be A, or C0, by the same strides.
 
 #include "include/linalg/strides.cuh"
 #include "include/ptx/dependents.cuh"
 
-enum Mode { COPY, EMBED, PLANES, COMBINE };  // kernels/linalg/complex_pack.py says what each makes
+// kernels/linalg/complex_pack.py says what each makes.
+enum Mode { COPY, EMBED, PLANES, COMBINE, JOIN };
+enum Part { WHOLE, LOWER, LOWER_AND_ZEROS, MIRRORED };
 
 struct Pack {
   Strides from, old, to;  // in numbers; of planes in floats
   long long plane;        // from plane to plane; of EMBED from the first row of squares to the second
-  int rows, columns, mode, conjugated;
+  int rows, columns, mode, conjugated, part, real_diagonal;
   float second_sign;      // of the second rows of squares
   float factor_re, factor_im, beta_re, beta_im;
 };
@@ -39,17 +41,20 @@ struct Line {
 };
 
 // All loads of a thread are under way at once.
-template <bool PRODUCTS>
+template <Mode MODE>
 __device__ __forceinline__ void load(float2 (&tile)[TILE][TILE + 1], const float* A, const Pack& s, int row, int column) {
   float2 values[LINES];
 #pragma unroll
   for (int line = 0; line < LINES; ++line) {
     const Line at(s.from, line);
     if (row + at.r >= s.rows || column + at.c >= s.columns) continue;
+    if (s.part != WHOLE && row + at.r < column + at.c) continue;
     const long long from = s.from.at(row + at.r, column + at.c);
-    if (PRODUCTS) {
+    if (MODE == COMBINE) {
       const float real = A[from], imaginary = A[from + s.plane], both = A[from + 2 * s.plane];
       values[line] = make_float2(real - imaginary, both - real - imaginary);
+    } else if (MODE == JOIN) {
+      values[line] = make_float2(A[from], A[from + s.plane]);
     } else {
       values[line] = reinterpret_cast<const float2*>(A)[from];
     }
@@ -82,22 +87,35 @@ linalg_complex_pack(const float* A, const float* B, const float* C0, float* C, c
   const int first_column = blockIdx.x % across * TILE, first_row = blockIdx.x / across % down * TILE;
   const long long batch = blockIdx.x / across / down;
   previous_kernel_has_ended();
-  const float* const from = A + batch * s.from.batch * (s.mode == COMBINE ? 1 : 2);
-  if (s.mode == COMBINE) load<true>(tile, from, s, first_row, first_column);
-  else load<false>(tile, from, s, first_row, first_column);
+  const float* const from = A + batch * s.from.batch * (s.mode >= COMBINE ? 1 : 2);
+  const bool above = s.part != WHOLE && first_row < first_column;
+  if (above && s.part == LOWER) return;
+  const int row0 = above ? first_column : first_row, column0 = above ? first_row : first_column;
+  if (above && s.part == LOWER_AND_ZEROS) ;  // nothing is read
+  else if (s.mode == COMBINE) load<COMBINE>(tile, from, s, row0, column0);
+  else if (s.mode == JOIN) load<JOIN>(tile, from, s, row0, column0);
+  else load<COPY>(tile, from, s, row0, column0);
   __syncthreads();
-  const bool adds = s.mode == COMBINE && (s.beta_re != 0.f || s.beta_im != 0.f);
+  const bool adds = s.mode >= COMBINE && (s.beta_re != 0.f || s.beta_im != 0.f);
 #pragma unroll
   for (int line = 0; line < LINES; ++line) {
     const Line inside(s.to, line);
     const int row = first_row + inside.r, column = first_column + inside.c;
     if (row >= s.rows || column >= s.columns) continue;
-    float2 value = scaled(tile[inside.r][inside.c], s.factor_re, s.factor_im);
+    float2 value = make_float2(0.f, 0.f);
+    if (s.part != WHOLE && row < column) {  // of the other triangle
+      if (s.part == LOWER) continue;
+      if (s.part == MIRRORED) value = make_float2(tile[inside.c][inside.r].x, -tile[inside.c][inside.r].y);
+      store(C, batch * s.to.batch + s.to.at(row, column), value, s);
+      continue;
+    }
+    value = scaled(tile[inside.r][inside.c], s.factor_re, s.factor_im);
     if (adds) {
       const long long at = batch * s.old.batch + s.old.at(row, column);
       const float2 old = scaled(reinterpret_cast<const float2*>(C0)[at], s.beta_re, s.beta_im);
       value = make_float2(value.x + old.x, value.y + old.y);
     }
+    if (s.real_diagonal && row == column) value.y = 0.f;
     store(C, batch * s.to.batch + s.to.at(row, column), value, s);
   }
 }

@@ -19,6 +19,7 @@ from ...linalg import (
     cholesky_inverse,
     cholesky_solve,
     gram,
+    herk,
     inv_ex,
     lstsq_ex,
     lu_factor_ex,
@@ -92,19 +93,19 @@ def _factor(randn: Callable[..., Any], n: int) -> Any:
     return torch.linalg.cholesky(definite(randn, n))
 
 
-def _syrk(a: Any, out: Any) -> Any:
-    """The lower triangle of ``a a^T`` by cublasSsyrk, which torch has loaded and does not call; on the host the
-    product."""
+def _rank_k(a: Any, out: Any) -> Any:
+    """The lower triangle of ``a a^H`` by cublasSsyrk or cublasCherk, which torch has loaded and does not call; on the
+    host the product."""
     if not a.is_cuda:
-        return torch.mm(a, a.mT, out=out)
-    (n, k), upper, transposed = a.shape, 1, 1  # a row-major lower triangle is a column-major upper one
+        return torch.mm(a, a.mH, out=out)
+    name, transposed = ("cublasCherk_v2", 2) if a.is_complex() else ("cublasSsyrk_v2", 1)
+    (n, k), upper = a.shape, 1  # a row-major lower triangle is a column-major upper one
     cublas, handle = ctypes.CDLL(f"libcublas.so.{torch.version.cuda.split('.')[0]}"), torch.cuda.current_blas_handle()
     alpha, beta = ctypes.c_float(1), ctypes.c_float(0)
-    status = cublas.cublasSsyrk_v2(ctypes.c_void_p(handle), upper, transposed, n, k, ctypes.byref(alpha),
-                                   ctypes.c_void_p(a.data_ptr()), k, ctypes.byref(beta),
-                                   ctypes.c_void_p(out.data_ptr()), n)
+    status = cublas[name](ctypes.c_void_p(handle), upper, transposed, n, k, ctypes.byref(alpha),
+                          ctypes.c_void_p(a.data_ptr()), k, ctypes.byref(beta), ctypes.c_void_p(out.data_ptr()), n)
     if status:
-        raise RuntimeError(f"cublasSsyrk failed with status {status}")
+        raise RuntimeError(f"{name} failed with status {status}")
     return out
 
 
@@ -144,11 +145,18 @@ _BATCHES = ((128, 128, 512), (512, 512, 64))
 OPERATIONS = {
     "syrk": Operation(
         "cublasSsyrk", lambda randn, n, k: (randn(n, k), randn(n, n)),
-        lambda a, c, precision: syrk(a, out=c, precision=precision), _syrk,
+        lambda a, c, precision: syrk(a, out=c, precision=precision), _rank_k,
         lambda a, _, c: ((c - a @ a.mT).tril(), a.norm(dim=-1), a.norm(dim=-1)),
         roundings=lambda n, k: k, flops=lambda n, k: n * (n + 1) * k,
         sizes=_squares(2048, 4096, 8192, 16384),
         product=lambda a, c, precision: api.matmul(a, a.mT, out=c, precision=precision)),
+    "herk": Operation(
+        "cublasCherk", lambda randn, n, k: tuple(torch.complex(randn(n, x), randn(n, x)) for x in (k, n)),
+        lambda a, c, precision: herk(a, out=c, precision=precision), _rank_k,
+        lambda a, _, c: ((c - a @ a.mH).tril(), a.norm(dim=-1), a.norm(dim=-1)),
+        roundings=lambda n, k: 2 * k, flops=lambda n, k: 4 * n * (n + 1) * k,
+        sizes=_squares(2048, 4096, 8192), precisions=("ieee", "emulated", "emulated-3m"),
+        product=lambda a, c, precision: api.matmul(a, a.mH, out=c, precision=precision)),
     "trsm": Operation(
         "torch.linalg.solve_triangular", lambda randn, n, m: (_factor(randn, n), randn(n, m)),
         trsm, partial(torch.linalg.solve_triangular, upper=False),

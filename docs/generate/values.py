@@ -282,9 +282,9 @@ VALUES = {
     **{f"linalg.{word}": Value("h200/linalg.json", partial(_linalg, name=f"{name} 8192")) for word, name in (
         ("syrk", "syrk"), ("trsm", "trsm"), ("cholesky", "cholesky"), ("complex", "complex product"), ("lu", "lu"),
         ("qr", "qr"))},
-    "linalg.failed-eps": Value("h100/accuracy-linalg.json", partial(
+    "linalg.failed-eps": Value("h200/accuracy-linalg.json", partial(
         _failed, field=lambda row: max(x["figure"] for x in row["results"].values()))),
-    "linalg.failed-bound": Value("h100/accuracy-linalg.json", partial(_failed, field=lambda row: row["limit"])),
+    "linalg.failed-bound": Value("h200/accuracy-linalg.json", partial(_failed, field=lambda row: row["limit"])),
     "linalg.k-fac": Value("h100/programs-linalg.json", partial(_speedup, program="K-FAC")),
     "linalg.gp": Value("h100/programs-linalg.json", partial(_speedup, program="GPyTorch by Cholesky")),
     "reproducible.few": Value(REPRODUCIBLE, lambda r: f"{r['speeds']['summary']['least_of_default_of_few_rows']:.2f}"),

@@ -1,6 +1,6 @@
 """Compile ahead what a wheel brings for an architecture (src/peakgemm/kernels/shipped.py): every kernel that the models
-name, one for each layout and width of copies. Those of few rows or columns and of small matrices, whose sizes are
-compiled in, are left to the first call.
+name, one for each layout and width of copies. Of those of few rows or columns and of small matrices, whose sizes are
+compiled in, it brings those of large matrices by one to eight vectors; others are left to the first call.
 
     python -m lab.cubins build/cubins [--arch sm_80 --arch sm_90]
 
@@ -30,7 +30,7 @@ from peakgemm.problem import Problem
 from peakgemm.runtime.architectures import architecture
 from peakgemm.runtime.compile import FACTS, Compiled, in_parallel
 from peakgemm.runtime.nvrtc import nvrtc_version
-from peakgemm.selection.choose import candidates
+from peakgemm.selection.choose import candidates, choose
 from peakgemm.selection.machine import machine
 
 ARCH = "sm_90"
@@ -59,6 +59,15 @@ def ieee(gpu: Machine) -> Iterator[Recipe]:
                 yield from recipes(kernel, config, problem, arch, gpu.sms)
 
 
+def thin(gpu: Machine) -> Iterator[Recipe]:
+    """What multiplies large matrices by so few vectors, from either side, in every layout."""
+    for few, large, ta, tb, swap in product((1, 2, 4, 8), (1024, 4096), *[(False, True)] * 3):
+        m, n = (large, few) if swap else (few, large)
+        problem = Problem(m, n, large, m if ta else large, large if tb else n, n, trans_a=ta, trans_b=tb)
+        chosen = choose(problem, gpu.arch.name, gpu.sms)
+        yield from recipes(chosen.kernel, chosen.config, problem, gpu.arch.name, gpu.sms)
+
+
 def emulated(gpu: Machine) -> Iterator[Recipe]:
     """Every kernel of the schemes that a model considers for some product, its split pass, what adds up its parts."""
     for m, n, k in SHAPES:
@@ -72,7 +81,7 @@ def wanted(arch: str = ARCH) -> dict[str, Recipe]:
     """Every recipe, by the name of its cubin."""
     gpu = machine(arch, architecture(arch).gpu_sms)
     different = {(made.file, made.entry, made.arch, tuple(made.macros.items())): made
-                 for made in (*ieee(gpu), *emulated(gpu), *leaves.recipes(arch))}
+                 for made in (*ieee(gpu), *thin(gpu), *emulated(gpu), *leaves.recipes(arch))}
     return {made.name: made for made in different.values()}
 
 

@@ -175,11 +175,11 @@ def recipes(arch: str) -> list[Recipe]:
     clusters for, but for those of LU of more than 16,384 rows."""
     eliminating = ("cholesky_block", "invert_block", "skipping_block") if architecture(arch).has_cp_async else ()
     names = ("triangle", "growth", "substitute", "permutation", "permute", "determinant", "scale_columns",
-             "scaled_triangle", "perturb_columns", *eliminating)
+             "scaled_triangle", "perturb_columns", "complex_pack", *eliminating)
     panels = [_recipe(name, arch, {"ROWS": each}) for name in ("lu_panel", "exchange") for each in (1, 2)
               if "clusters" in architecture(arch).features]
-    sums = [_recipe("checksums", arch, {"RIGHT": right, "LEFT": left}) for right in (0, 1, 2) for left in (0, 1, 2)
-            if 0 < right + left < 4]
+    sums = [_recipe("checksums", arch, {"RIGHT": right, "LEFT": left})
+            for right, left in ((1, 0), (0, 1), (2, 0), (0, 2), (1, 3), (3, 1))]
     return [*(_recipe(name, arch) for name in names), *panels, *sums]
 
 

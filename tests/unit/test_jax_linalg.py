@@ -140,7 +140,8 @@ def test_steps(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of packed arrays at any address; int32 results are zeros before."""
     monkeypatch.setattr(jax_linalg, "BoundProgram", Bound)
     monkeypatch.setattr(jax_linalg.device, "require", lambda index: stand_in.GPU)
-    monkeypatch.setattr(jax_linalg, "_bound", {})
+    monkeypatch.setattr(jax_linalg, "calls", kept := {})
+    monkeypatch.setattr(jax_linalg, "remember", lambda key, bound: kept.setdefault(key, bound))
     closed = jax.make_jaxpr(jitted(case))(*case.operands)
     (inner,) = (eqn.params["jaxpr"] for eqn in closed.jaxpr.eqns)
     (eqn,) = (eqn for eqn in inner.jaxpr.eqns if eqn.primitive is jax_linalg.linalg_p)

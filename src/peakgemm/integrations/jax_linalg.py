@@ -19,6 +19,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
 from ..arrays.base import FLOAT, View, check_dtype, packed
+from ..calls.launch import calls, remember
 from ..errors import InvalidValue, OutOfMemory
 from ..linalg.call import Operation, flattened, view_of_result
 from ..linalg.program import BoundProgram, Program, external
@@ -31,7 +32,6 @@ TARGET = "peakgemm_linalg"
 linalg_p = Primitive(TARGET)
 linalg_p.multiple_results = True
 _operations: dict[str, Operation] = {}  # by text, with shapes in the place of arrays
-_bound: dict[tuple[str, int, tuple[int, ...]], BoundProgram] = {}
 
 
 def traced(operation: Operation) -> Any:
@@ -84,7 +84,8 @@ def bind(text: str, index: int, addresses: Sequence[int]) -> BoundProgram:
         InvalidValue: a text of another process; or as an eager call.
     """
     offsets = tuple(address & 15 for address in addresses)
-    if (bound := _bound.get((text, index, offsets))) is None:
+    bound: BoundProgram | None = calls.get(key := (TARGET, text, index, offsets))
+    if bound is None:
         o, gpu = _known(text), device.require(index)
         batch, starts = o.shape[:-2], iter(offsets)
         views = {name: flattened(_packed(shape, o, next(starts)), batch)
@@ -92,7 +93,7 @@ def bind(text: str, index: int, addresses: Sequence[int]) -> BoundProgram:
         views |= {name: view_of_result(next(starts), batch, *of) for name, of in o.also.items()}
         program = Program(o.precision, gpu.arch)
         o.record(program, {name: external(i, view) for i, (name, view) in enumerate(views.items(), 1) if view})
-        bound = _bound[text, index, offsets] = BoundProgram(program, gpu)
+        bound = remember(key, BoundProgram(program, gpu))
     return bound
 
 

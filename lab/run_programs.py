@@ -33,15 +33,16 @@ from peakgemm.tools.bench import records
 DRIVERS = Path(__file__).parent / "drivers"
 # Options of each: linear algebra, and for JAX FP32 in place of TF32, for the plain run as well.
 PROGRAMS: dict[str, dict[str, Any]] = {
+    "jax_training": {"environment": {"JAX_DEFAULT_MATMUL_PRECISION": "highest",  # the first, as it takes longest
+                                     "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}},
     "bert": {}, "gpt2": {}, "vit": {}, "llama": {}, "graph_network": {}, "neural_ode": {},
     "sentences": {"environment": {"HF_HUB_OFFLINE": "1"}}, "gaussian_process": {"linalg": True},
-    "cupy_kmeans": {}, "cupy_tensor_network": {},
-    "jax_training": {"environment": {"JAX_DEFAULT_MATMUL_PRECISION": "highest",
-                                     "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}}}
+    "cupy_kmeans": {}, "cupy_tensor_network": {}}
 PLAIN = "plain"
 ZERO = 1e-10  # vectors below it, relative to the largest, are zero but for rounding: their distances say nothing
 FEW = 4  # products that are checked at least, where there are as many
 LIMIT = 150  # seconds that a process may take
+TIMES = ("ms", "first_ms", "all_ms", "speedup", "compilations")  # of a row, those that an earlier record may have
 Run = dict[str, Any]
 Runs = dict[str, dict[str, list[Run]]]
 
@@ -67,9 +68,10 @@ def run(program: Path, how: str, options: dict[str, Any], *words: str, check: in
 
 
 def timed_runs(paths: dict[str, Path], precisions: Sequence[str], repeats: int, ahead: int = 1, seconds: float = 1e9,
+               exclusive: bool = True,
                done: Callable[[str, dict[str, list[Run]]], Any] = lambda name, runs: None) -> Runs:
-    """Runs of each program alone, and in each precision, ``ahead`` of them at a time; ``done`` is told of a program's.
-    None begins after so many ``seconds``."""
+    """Runs of each program alone, and in each precision, ``ahead`` of them at a time, of which one has the GPU if that
+    is to be ``exclusive``; ``done`` is told of a program's. None begins after so many ``seconds``."""
     begun, runs = time.monotonic(), {}
 
     def one(path: Path, how: str, options: dict[str, Any]) -> Run:
@@ -78,7 +80,7 @@ def timed_runs(paths: dict[str, Path], precisions: Sequence[str], repeats: int, 
         return run(path, how, options)
 
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(ahead) as pool:
-        lock = {"STEPS_LOCK": str(Path(folder) / "lock")}
+        lock = {"STEPS_LOCK": str(Path(folder) / "lock")} if exclusive else {}
         futures: dict[str, list[tuple[str, Any]]] = {}
         for name, path in paths.items():
             options = PROGRAMS.get(name, {})
@@ -160,11 +162,11 @@ def add_rates(rows: Sequence[dict[str, Any]], runs: Runs) -> None:
         for row in rows:
             if row["how"] == PLAIN or "error" in row:
                 continue
-            first, plain = runs[row["name"]][row["how"]][0], runs[row["name"]][PLAIN]
+            first = runs[row["name"]][row["how"]][0]
             products = [x for x in first["counted"] if x["name"] == "products" and not x["reason"]]
             theirs, ours, left_out = rates.of(products, row["how"], row["name"])
             theirs, ours = theirs / first.get("steps", 1), ours / first.get("steps", 1)
-            ms = median(one["ms"] for one in plain)
+            ms = next(r["ms"] for r in rows if r["name"] == row["name"] and r["how"] == PLAIN)
             row |= {"product_ms": [theirs, ours], "not_timed": left_out,
                     "amdahl": ms / max(ms - theirs + ours, 1e-9)}
             row["of_amdahl"] = row["speedup"] / row["amdahl"]
@@ -192,6 +194,8 @@ def main() -> None:
     parser.add_argument("--beside", type=int, default=5, help="runs beside each other that are not timed; 0: none (5)")
     parser.add_argument("--ahead", type=int, default=3, help="timed programs that are started at a time (3)")
     parser.add_argument("--no-rates", action="store_true", help="without Amdahl's law")
+    parser.add_argument("--times", type=Path, help="take times from this record, and time nothing but products: all "
+                        "programs then run beside each other")
     parser.add_argument("--seconds", type=float, default=480, help="begin no further program after so many (480)")
     args = parser.parse_args()
     records.check_writable(args.json)
@@ -199,8 +203,14 @@ def main() -> None:
     names = args.only.split(",") if args.only else PROGRAMS
     paths = {Path(name).stem: DRIVERS / f"{name}.py" if name in PROGRAMS else Path(name) for name in names}
 
+    earlier_rows = json.loads(args.times.read_text())["found"] if args.times else []
+    timed = {(row["name"], row["how"]): row for row in earlier_rows}
+
     def write(runs: Runs, untimed: dict[str, dict[str, Run]]) -> list[dict[str, Any]]:
         rows = [row for name, of in runs.items() for row in rows_of(name, of, untimed.get(name, {}))]
+        for row in rows:
+            earlier = timed.get((row["name"], row["how"]), {})
+            row |= {field: earlier[field] for field in TIMES if field in earlier}
         records.write(args.json, records.record(gpu, gpu.arch if gpu else "sm_90", [{"found": rows}]))
         return rows
 
@@ -208,7 +218,8 @@ def main() -> None:
         for row in rows_of(name, of, {}):
             print(line_of(row), flush=True)
 
-    runs = timed_runs(paths, args.precision.split(","), args.repeats, args.ahead, args.seconds, tell)
+    ahead = args.beside if args.times else args.ahead
+    runs = timed_runs(paths, args.precision.split(","), args.repeats, ahead, args.seconds, not args.times, tell)
     write(runs, {})
     print(f"{time.monotonic() - begun:.0f} s", flush=True)
     rows = write(runs, untimed_runs(paths, runs, args.check, args.beside) if args.beside else {})

@@ -217,14 +217,18 @@ def tell_loss(
 def tell_autotuned(
     rows: Annotated[Path, typer.Option(help="The record of `measure`, made on this GPU just before.")],
     json_: Annotated[Path | None, typer.Option("--json", help="The record.")] = None,
+    minutes: Annotated[float, typer.Option(min=0.1, max=120, help="Search for no further product after so many.")] = 8,
 ) -> None:
     """What the choices of autotuning lose to the fastest candidate; each product is searched anew."""
     records.check_writable(json_, rows)
+    deadline = time.monotonic() + 60 * minutes
     gpu, (_, found) = device.require(), _record(rows)
     losses = {"ieee": list[float](), "emulated": list[float]()}
     untimed = 0
     with progress("autotuning", len(found)) as done:
         for product in found:
+            if time.monotonic() > deadline:
+                break
             for precision, lost in losses.items():
                 row = best(product.problem, gpu, precision)
                 among = product.of(tensor=False)[:1] + product.of(tensor=True)[:1 if precision == "emulated" else 0]

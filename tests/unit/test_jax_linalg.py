@@ -3,6 +3,8 @@ with NumPy's products and small kernels on the simulator."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -166,3 +168,23 @@ def test_steps(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     if operation.parts == 2:
         results[0] = results[0].view(np.complex64)[..., 0]
     case.check(results[case.part == "R"])
+
+
+# ---- the end of a process -----------------------------------------------------------------------------------------
+
+END = """
+import jax, jax.numpy as jnp
+import peakgemm as pg
+x = 3 * jnp.eye(64)
+products, factors = jax.jit(pg.matmul), jax.jit(lambda a: pg.linalg.cholesky_ex(a)[0])
+for _ in range(5):
+    KEPT products(x, x), factors(x)
+print("the end", flush=True)
+"""
+
+
+@pytest.mark.parametrize("kept", ["last =", ""])
+def test_a_program_may_end_before_its_results_are_there(kept: str) -> None:
+    done = subprocess.run([sys.executable, "-c", END.replace("KEPT", kept)], capture_output=True, text=True, check=False,
+                          timeout=60)
+    assert (done.returncode, done.stdout) == (0, "the end\n"), done.stderr

@@ -9,12 +9,14 @@ a command buffer.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import json
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from math import prod
+from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,9 @@ from . import jax_abi as abi
 
 TARGET = "peakgemm_gemm"
 watch: Callable[[Request], None] | None = None  # told of each product that was run
+_QUIET_S = 0.05
+_running: list[Any] = []  # one for each call of a handler; of a list, both ends of that are atomic
+_ended = 0.0  # when a handler ended last, by `time.monotonic`
 _FIELDS = [name for name in Request._fields if name != "ready"]
 
 
@@ -157,18 +162,37 @@ def handler(run: Callable[[Any], None]) -> Any:
     """The C function that does ``run`` for each call frame."""
 
     def handle(address: int) -> int:
+        global _ended
         frame = abi.CallFrame.from_address(address)
         if frame.extension_start:
             _describe(frame.extension_start)
             return 0
+        _running.append(run)
         try:
             if frame.stage == abi.EXECUTE:
                 run(frame)
         except Exception as error:
             return _failed(frame.api, error)
+        finally:
+            _running.pop()
+            _ended = monotonic()
         return 0
 
     return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(handle)
+
+
+def _wait_for_calls() -> None:
+    """At exit, while there is an interpreter: a handler that wants it later waits for ever, and XLA for the handler.
+
+    Arrays that the program has are waited for. Of results that it dropped nothing is known: handlers are waited for
+    until none has run for a while.
+    """
+    import jax
+
+    with suppress(Exception):  # a program's own failure, told before
+        jax.block_until_ready(jax.live_arrays())
+    while _running or monotonic() - _ended < _QUIET_S:
+        sleep(_QUIET_S / 10)
 
 
 @lru_cache
@@ -181,6 +205,8 @@ def register_target(target: str, on_cuda: Callable[[Any], None], on_host: Callab
     abi.interface()
     import jax.ffi
 
+    atexit.unregister(_wait_for_calls)  # once, whatever the number of targets
+    atexit.register(_wait_for_calls)
     functions = [handler(run) for run in (on_cuda, on_host)]
     for function, platform in zip(functions, ("CUDA", "cpu"), strict=True):
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(function), platform=platform, api_version=1)

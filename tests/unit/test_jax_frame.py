@@ -128,7 +128,7 @@ def test_a_program_of_linear_algebra(monkeypatch: pytest.MonkeyPatch, room: int,
                           also={"info": ((8,), "int32"), "r": ((8, 1, 1), "float32")})
     bound = SimpleNamespace(workspace_bytes=64, run=lambda *x: seen.append(("run", *x)))
     monkeypatch.setitem(jax_linalg._operations, "known", operation)
-    monkeypatch.setitem(jax_linalg._bound, ("known", 0, (0, 0, 0, 4)), bound)
+    monkeypatch.setitem(jax_linalg.calls, (jax_linalg.TARGET, "known", 0, (0, 0, 0, 4)), bound)
     monkeypatch.setattr(jax_linalg, "memory", SimpleNamespace(clear=lambda *x: seen.append(("clear", *x))))
     monkeypatch.setattr(jax_handler.device, "count", lambda: 1)
     monkeypatch.setattr(jax_handler.device, "activated", lambda index: contextlib.nullcontext())

@@ -185,6 +185,6 @@ print("the end", flush=True)
 
 @pytest.mark.parametrize("kept", ["last =", ""])
 def test_a_program_may_end_before_its_results_are_there(kept: str) -> None:
-    done = subprocess.run([sys.executable, "-c", END.replace("KEPT", kept)], capture_output=True, text=True, check=False,
-                          timeout=60)
+    program = END.replace("KEPT", kept)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (0, "the end\n"), done.stderr

@@ -183,12 +183,13 @@ class Certificate:
         if self._layout is None:
             return _Facts(empty, empty, empty, Lines(*(x[..., None, :] for x in empty)), np.zeros(batch, bool), 0)
         kept, layout = self._kept, self._layout
-        values = np.asarray(kept.get() if hasattr(kept, "get") else kept.cpu() if hasattr(kept, "cpu") else kept)
-        self._kept = values  # of the host: what lies on the device is not needed any more
-        numbers = np.ascontiguousarray(values).view(np.float64)[..., 0, :]
-        heads = numbers[..., :HEAD].view(np.uint32)
+        numbers = _on_host(kept[..., :2 * layout.always])  # nobody may have written the others
+        heads = np.ascontiguousarray(numbers[..., :HEAD]).view(np.uint32)
         low, high = heads.reshape(-1, 2 * HEAD)[0, :2]
         located = heads[..., 2 + SUSPECT] != 0
+        unseen = (0, layout.size - layout.always)
+        numbers = _on_host(kept) if located.any() else np.pad(numbers, (*[(0, 0)] * len(batch), unseen))
+        self._kept = None  # what lies on the device is not needed any more
 
         def taken(name: str, which: Any, nothing: Any) -> Any:
             return layout.taken(numbers, name)[..., which, :] if name in layout else nothing
@@ -271,6 +272,12 @@ class Certified(NamedTuple):
 
     product: Any
     certificate: Certificate
+
+
+def _on_host(kept: Any) -> Any:
+    """What the device kept of each matrix, in FP64."""
+    values = np.asarray(kept.get() if hasattr(kept, "get") else kept.cpu() if hasattr(kept, "cpu") else kept)
+    return np.ascontiguousarray(values).view(np.float64)[..., 0, :]
 
 
 def _indices(lines: Any) -> Any:

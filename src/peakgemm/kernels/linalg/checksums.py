@@ -124,16 +124,19 @@ class Layout:
 
     Attributes:
         size: doubles in all.
+        always: doubles that are written whether a row is suspect or not: the first ones.
     """
 
     def __init__(self, steps: Sequence[Pass], shapes: Mapping[str, tuple[int, int]]) -> None:
         self._places: dict[str, tuple[int, int, int]] = {}
-        self.size = HEAD
+        self.size = self.always = HEAD
         for step in steps:
             for side, length in zip((step.rows, step.columns), step.shape(shapes[step.matrix]), strict=True):
                 if side.to and side.to not in self._places:
                     self._places[side.to] = self.size, _SUMS[side.kind], length
                     self.size += _SUMS[side.kind] * length
+            if step.wanted != SUSPECT:
+                self.always = self.size
 
     def __contains__(self, name: str) -> bool:
         return name in self._places

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from docs.generate import compilers, markdown, pages, values
+from docs.generate import certificates, compilers, markdown, pages, values
 from docs.generate.pages import SIZE
 from peakgemm.errors import InvalidValue
 from peakgemm.kernels.registry import Kernel
@@ -226,6 +226,8 @@ class Checkout:
             yield docs / f"{name.removesuffix('-ieee')}.svg", draw
         if (self.results / "accuracy.json").exists():
             yield docs / "accuracy.svg", partial(self._figure, ["accuracy.json"], "error-long-k", width)
+        for record in self.load_any("../h200/certify.json"):
+            yield docs / "certificate.svg", partial(certificates.chart, record, width)
 
     def _figure(self, names: Sequence[str], wanted: str, width: int) -> Chart:
         for figure in figures(Data(tuple(map(self.source, names)))):

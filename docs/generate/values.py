@@ -212,6 +212,12 @@ def _added(record: Record, precision: str) -> str:
     return f"{100 * (_of_certificates(record, 'with_certificate_over_matmul', precision) - 1):.0f} %"
 
 
+def _first_calls(record: Record) -> str:
+    """Of what the wheel has cubins for."""
+    times = [row["first_ms"] for row in record["found"] if row["name"] == "first call" and not row["compilations"]]
+    return f"{min(times):.0f} to {max(times):.0f} ms"
+
+
 PUBLIC = "h100/public-cuda.json"
 TIMED, CERTIFIED = "h200/public-timing.json", "h200/certify.json"
 BENCH, DRAWN, GATHERED = "h100/bench-cutlass.json", "h100/bench-drawn.json", "h100/bench-gathered.json"
@@ -227,6 +233,8 @@ VALUES = {
     "public.median": Value(TIMED, lambda r: f"{100 * r['found'][0]['summary']['median_error']:.0f} %"),
     "public.largest": Value(TIMED, lambda r: f"{100 * r['found'][0]['summary']['largest_error']:.0f} %"),
     "public.correlation": Value(TIMED, lambda r: f"{r['found'][0]['summary']['rank_correlation']:.2f}"),
+    "caches.first": Value("h200/first-calls.json", _first_calls),
+    "bench.autotuned": Value("h200/autotuned.json", lambda r: f"{100 * max(x['largest'] for x in r['found']):.1f} %"),
     "certificate.reads": Value(CERTIFIED, lambda r: f"{_of_certificates(r, 'certify_over_read'):.1f}"),
     "certificate.ieee": Value(CERTIFIED, lambda r: _added(r, "ieee")),
     "certificate.emulated": Value(CERTIFIED, lambda r: _added(r, "emulated")),

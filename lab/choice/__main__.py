@@ -241,7 +241,8 @@ def tell_autotuned(
     _tell({"autotuned": {"all": spreads}})
     out.print(f"{untimed} choices are none of the candidates that `measure` timed", markup=False)
     if json_ is not None:
-        records.write(json_, records.record(gpu, gpu.arch, [{"untimed": untimed, "losses": spreads}]))
+        records.write(json_, records.record(gpu, gpu.arch, [{"found": [
+            {"name": "autotuned", "precision": precision, **each} for precision, each in spreads.items()]}]))
 
 
 @app.command("fit")

@@ -93,7 +93,7 @@ def test_every_product_that_is_compiled_meanwhile() -> None:
         half = X.astype(jnp.bfloat16) @ X.T.astype(jnp.bfloat16)
         jax.block_until_ready((got, rows, vector, half))
         seen = dict(recorder.rows)
-        assert sum(count for (*_, why), (count, _) in seen.items() if not why) >= count(jax.grad(loss), WEIGHTS, X)[0]
+        assert sum(row[0] for (*_, why), row in seen.items() if not why) >= count(jax.grad(loss), WEIGHTS, X)[0]
         assert seen["jax", "dot_general", (5, 16, 8), ""][1] % (2 * 5 * 16 * 8) == 0
         assert {why for *_, why in seen if why} == {"vectors", "bfloat16"} and ran.fallbacks["dot_general"] == 2
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), got, want)

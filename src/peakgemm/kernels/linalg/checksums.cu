@@ -44,7 +44,11 @@ enum Flag { B_NOT_FINITE, A_NOT_FINITE, SUSPECT, FLAGS, BLOCKS = FLAGS };  // BL
 constexpr int VECTORS = 2, EACH = 8, SLAB = 32 * EACH, GROUP = 4, WARPS = 4, THREADS = 32 * WARPS;
 constexpr int RIGHTS = RIGHT % 3 ? VECTORS : 0, LEFTS = LEFT % 3 ? VECTORS : 0;
 constexpr bool WEIGHTED_COLUMNS = RIGHT > 1, WEIGHTED_ROWS = LEFT > 1;
+#if __CUDA_ARCH__ == 900
 constexpr int RESIDENT = 3;  // blocks that an SM's registers have room for
+#else
+constexpr int RESIDENT = 2;  // for three of them ptxas spills
+#endif
 constexpr int ROW_SUMS = RIGHTS + (RIGHT == 2) + (RIGHT > 0), COLUMN_SUMS = LEFTS + (LEFT == 2) + (LEFT > 0);
 
 // Wellons, "Prospecting for Hash Functions" (2018): lowbias32.

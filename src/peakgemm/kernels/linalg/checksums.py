@@ -17,7 +17,6 @@ B_NOT_FINITE, A_NOT_FINITE, SUSPECT = range(3)  # the flags
 SAMPLE = 256            # columns whose norms scale the inner dimension
 _SLAB, _STEP, _THREADS = 256, 16, 128  # columns and rows of a block, its threads
 _START, _PARTS, _SUM = range(3)
-_RESIDENT = 3           # blocks that an SM has room for
 _SUMS = (0, VECTORS + 1, VECTORS + 2, 1)  # of a row or column, by `Side.kind`
 _COLUMNS, _ROWS = "signs by columns", "signs by rows"  # of the product
 
@@ -187,7 +186,8 @@ def workspace_floats(arch: str, rows: int, columns: int, count: int) -> int:
 
 def _cut(arch: str, rows: int, columns: int, count: int) -> tuple[int, int]:
     """Slabs of columns and strips of rows, for one wave of blocks."""
-    slabs, most = -(-columns // _SLAB), _RESIDENT * architecture(arch).gpu_sms
+    resident = 3 if architecture(arch).name.startswith("sm_90") else 2  # RESIDENT
+    slabs, most = -(-columns // _SLAB), resident * architecture(arch).gpu_sms
     return slabs, max(1, min(-(-rows // _STEP), most // (slabs * count)))
 
 

@@ -207,13 +207,16 @@ def run_table(record: Row) -> str:
         return f"{factor * row[name]:{form}}" + " %" * (factor == 100) if name in row else ""
 
     rows = [row for row in record["found"] if "error" not in row]
-    return grid(("program", "products", "ms a step", "speed-up", "of Amdahl's", "of its FP32 operations",
-                 "error over plain's", "largest check"), (
+    lines = [("program", "products", "ms a step", "speed-up", "of Amdahl's", "of its FP32 operations",
+              "error over plain's", "largest check"), *(
         (row["name"], row["how"], f"{row['ms']:.2f}", f"{row['speedup']:.2f}",
          *(("", "", "", "") if row["how"] == "plain" else (
              cell(row, "of_amdahl", ".0f", 100), cell(row, "share", ".1f", 100), cell(row, "of_plain", ".2f"),
              f"{row['checks']['largest']:.2g}" if row["checks"] else "")))
-        for row in rows), left=(0, 1)) + "".join(
+        for row in rows)]
+    measured = [column for column in zip(*lines, strict=True) if any(column[1:])]
+    head, *body = zip(*measured, strict=True)
+    return grid(head, body, left=(0, 1)) + "".join(
         f"\nLeft out: {row['name']}: {row['error']}.\n" for row in record["found"] if "error" in row)
 
 

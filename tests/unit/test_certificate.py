@@ -149,6 +149,7 @@ def test_precisions(precision: str) -> None:
     else:
         assert certain == pytest.approx({16: 56, 4096: 566}, rel=1e-3)
     a, b = normal(30, 40), normal(40, 30)
+    assert pg.certify(a[0], b[:, 0], a[0] @ b[:, 0], precision=precision).ok  # a NumPy scalar
     assert pg.certify(a, b, pg.matmul(a, b, reproducible=precision == "reproducible"), precision=precision).ok
 
 

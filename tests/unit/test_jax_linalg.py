@@ -14,6 +14,7 @@ jax = pytest.importorskip("jax", reason="needs jax")
 import jax.numpy as jnp  # noqa: E402
 
 import linalg_case  # noqa: E402
+import peakgemm as pg  # noqa: E402
 import stand_in  # noqa: E402
 from linalg_case import Case, definite, interpret, normal, triangular  # noqa: E402
 from peakgemm import linalg  # noqa: E402
@@ -170,6 +171,17 @@ def test_steps(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     case.check(results[case.part == "R"])
 
 
+def test_numpy_arrays_that_jax_has_wrapped() -> None:
+    """As arguments of a function with a rule of its own for derivatives."""
+    @jax.custom_jvp
+    def gram(x: Any) -> Any:
+        return pg.linalg.gram(x)
+
+    gram.defjvp(lambda primals, tangents: (pg.linalg.gram(*primals), 2 * tangents[0]))
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert np.array_equal(gram(x), x @ x.T)
+
+
 # ---- the end of a process -----------------------------------------------------------------------------------------
 
 END = """
@@ -183,8 +195,32 @@ print("the end", flush=True)
 """
 
 
-@pytest.mark.parametrize("kept", ["last =", ""])
-def test_a_program_may_end_before_its_results_are_there(kept: str) -> None:
-    program = END.replace("KEPT", kept)
+LATE = """
+import jax, jax.numpy as jnp, time
+import peakgemm as pg
+x, large = 3 * jnp.eye(64), jnp.ones((1500, 1500))
+f = jax.jit(lambda x, y: pg.matmul(x + 0 * (y @ y @ y)[0, 0], x))
+jax.block_until_ready(f(x, large))
+time.sleep(0.1)
+f(x, large)
+print("the end", flush=True)
+"""
+SERVING = """
+import jax, jax.numpy as jnp, threading, time
+import peakgemm as pg
+x, f = jnp.eye(64), jax.jit(lambda x: pg.matmul(x, x))
+def serve():
+    while True:
+        jax.block_until_ready(f(x))
+        time.sleep(0.01)
+threading.Thread(target=serve, daemon=True).start()
+time.sleep(0.5)
+print("the end", flush=True)
+"""
+
+
+@pytest.mark.parametrize("program", [END.replace("KEPT", "last ="), END.replace("KEPT", ""), LATE, SERVING],
+                         ids=["kept", "dropped", "late", "serving"])
+def test_a_program_may_end_before_its_results_are_there(program: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (0, "the end\n"), done.stderr

@@ -253,12 +253,18 @@ def test_the_devices_clock_is_asked_by_doubling() -> None:
         assert len(begun) == (call > 1) + (call > 2) + (call > 4) + (call > 8)
     assert ran.clocked("bmm", (4, 4, 4), "", None, lambda: None) is None and len(begun) == 4
     assert counts.rows["torch", "mm", (4, 4, 4), ""][2:] == [0.0, 0]
-    over |= {0, 1, 3}  # those behind the third wait for it
-    ran.count("mm", (1, 1, 1), 2.0, "")
-    assert counts.rows["torch", "mm", (4, 4, 4), ""][2:] == [5e-3, 2]
-    assert "4x4x4      9    0.0  22.50  peakgemm" in str(counts)
+    over |= {0, 1, 3}
+    ran.count("mm", (1, 1, 1), 2.0, "")  # which asks the device nothing: a graph may be captured
+    assert counts.rows["torch", "mm", (4, 4, 4), ""][2:] == [0.0, 0]
+    assert "4x4x4      9    0.0  30.00  peakgemm" in str(counts)
     over.add(2)
     assert "31.50" in str(counts)
+
+    def fails() -> bool:
+        raise RuntimeError("the device is gone")
+
+    counts.clock(("torch", "mm", (4, 4, 4), ""), fails, lambda: 1.0)
+    assert "31.50" in str(counts) and not counts._spans
 
 
 def test_programs_with_and_without_are_compared(here: Path) -> None:
@@ -303,9 +309,9 @@ def test_what_amdahls_law_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = [{"name": "products", "library": "torch", "operation": operation, "shape": shape, "calls": calls,
                 "flops": flops, "reason": ""} for operation, shape, calls, flops in rows]
     runs = {"mine": {"plain": [{"ms": 10.0}], "ieee": [{"ms": 8.0, "steps": 10, "counted": counted}]}}
-    found = [{"name": "mine", "how": "ieee", "speedup": 1.25}]
+    found = [{"name": "mine", "how": "plain", "ms": 10.0}, {"name": "mine", "how": "ieee", "speedup": 1.25}]
     run_programs.add_rates(found, runs)
-    row, = found
+    _, row = found
     # (10 * 4 + 5 * 6, 10 * 1 + 5 * 2) ms of products of 990 in 1000 operations, in ten steps
     assert row["product_ms"] == pytest.approx([7.0 / 0.99, 2.0 / 0.99])
     assert row["not_timed"] == ["bmm [9, 8, 8]"]

@@ -77,7 +77,7 @@ class Torch(HostLibrary, DeviceLibrary):
 
     def as_complex(self, x: Any) -> Any:
         """See `Library.as_complex`."""
-        return torch.view_as_complex(x)
+        return torch.view_as_complex(x) if x.numel() else x.new_empty(x.shape[:-1], dtype=torch.complex64)
 
     @contextmanager
     def scope(self, device: int, stream: int | None) -> Iterator[int]:

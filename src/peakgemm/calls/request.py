@@ -47,7 +47,8 @@ def number(value: Any, name: str) -> float:
         InvalidValue: finite, and beyond what a float32 holds.
     """
     if type(value) is not float and not isinstance(value, Real):  # of a float the latter alone takes 0.2 us
-        given = f"float({name})" if value is not None else f"leave {name} out for its default"
+        given = (f"{name}.real" if isinstance(value, complex) else f"float({name})" if value is not None else
+                 f"leave {name} out for its default")
         raise InvalidType(f"{name} is a {type(value).__name__}; pass a real number: {given}")
     try:
         rounded = ctypes.c_float(float(value)).value + 0.0

@@ -48,6 +48,7 @@ def certify(a: Any, b: Any, c: Any, *, alpha: Any = 1.0, beta: Any = None, c0: A
                            "nothing to check; pass finite ones")
     if seed is not None and not (isinstance(seed, int) and 0 < seed < 1 << 64):
         raise InvalidValue(f"seed = {seed}; pass an integer from 1 to 2**64 - 1, or None for one that is drawn")
+    c = np.asarray(c) if isinstance(c, np.generic) else c  # NumPy's product of two vectors
     arrays = {"a": a, "b": b.array if isinstance(b, Prepared) else b, "c": c} | ({"c0": c0} if beta else {})
     library, index = locate(arrays)
     arrays = {name: x.detach() if library.name == "torch" else x for name, x in arrays.items()}

@@ -31,9 +31,8 @@ from . import jax_abi as abi
 
 TARGET = "peakgemm_gemm"
 watch: Callable[[Request], None] | None = None  # told of each product that was run
-_QUIET_S = 0.05
+_PATIENCE_S = 0.5
 _running: list[Any] = []  # one for each call of a handler; of a list, both ends of that are atomic
-_ended = 0.0  # when a handler ended last, by `time.monotonic`
 _FIELDS = [name for name in Request._fields if name != "ready"]
 
 
@@ -162,7 +161,6 @@ def handler(run: Callable[[Any], None]) -> Any:
     """The C function that does ``run`` for each call frame."""
 
     def handle(address: int) -> int:
-        global _ended
         frame = abi.CallFrame.from_address(address)
         if frame.extension_start:
             _describe(frame.extension_start)
@@ -175,7 +173,6 @@ def handler(run: Callable[[Any], None]) -> Any:
             return _failed(frame.api, error)
         finally:
             _running.pop()
-            _ended = monotonic()
         return 0
 
     return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(handle)
@@ -184,15 +181,19 @@ def handler(run: Callable[[Any], None]) -> Any:
 def _wait_for_calls() -> None:
     """At exit, while there is an interpreter: a handler that wants it later waits for ever, and XLA for the handler.
 
-    Arrays that the program has are waited for. Of results that it dropped nothing is known: handlers are waited for
-    until none has run for a while.
+    Arrays that the program has are waited for, and what runs behind results that it dropped. A thread that calls on and
+    on is given little time.
     """
     import jax
 
     with suppress(Exception):  # a program's own failure, told before
         jax.block_until_ready(jax.live_arrays())
-    while _running or monotonic() - _ended < _QUIET_S:
-        sleep(_QUIET_S / 10)
+    with suppress(Exception):
+        last = jax.jit(lambda x: x + 1)
+        jax.block_until_ready([last(jax.device_put(0, device)) for device in jax.local_devices()])
+    deadline = monotonic() + _PATIENCE_S
+    while _running and monotonic() < deadline:
+        sleep(_PATIENCE_S / 100)
 
 
 @lru_cache

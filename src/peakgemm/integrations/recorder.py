@@ -10,6 +10,7 @@ import os
 import sys
 from _thread import allocate_lock
 from collections.abc import Callable
+from contextlib import suppress
 from math import prod
 from time import monotonic
 from typing import Any
@@ -56,8 +57,6 @@ class Recorder:
             row = self._row((library, operation, shape, reason))
             row[0] += 1
             row[1] += flops
-        if self._spans:
-            self._settle()
         if self.path is not None and monotonic() - self._written > _WRITE_EVERY_S:
             self.write()
 
@@ -73,18 +72,23 @@ class Recorder:
         return calls > 0 and calls & (calls - 1) == 0
 
     def clock(self, key: _Key, is_over: Callable[[], bool], ms: Callable[[], float]) -> None:
-        """Keep a timed call, which the device may not have come to; once it ``is_over``, ``ms`` are asked for."""
-        with self._lock:
+        """Keep a timed call, which the device may not have come to. If it ``is_over``, `settle` asks for ``ms``: a
+        question to the device meanwhile would end a graph's capture."""
+        if len(self._spans) < _MOST:
             self._spans.append((key, is_over, ms))
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Ask for the times of calls that are over."""
-        with self._lock:
-            while self._spans and self._spans[0][1]():
-                key, _, ms = self._spans.pop(0)
-                row = self._row(key)
-                row[2] += ms() / 1e3
-                row[3] += 1
+        spans, self._spans = self._spans, []
+        for span in spans:
+            key, is_over, ms = span
+            with suppress(Exception):  # the device may be gone
+                if is_over():
+                    row = self._row(key)
+                    row[2] += ms() / 1e3
+                    row[3] += 1
+                else:
+                    self._spans.append(span)
 
     def note(self, sentence: str) -> None:
         """Tell the reader, once."""
@@ -175,8 +179,7 @@ class Recorder:
         self.processes += data.get("processes", 0)
 
     def __str__(self) -> str:
-        if self.path is None:  # of a process that ends, the device may be gone
-            self._settle()
+        self.settle()
         ours, every = (sum(row[1] for (*_, reason), row in self.rows.items() if whole or not reason)
                        for whole in (False, True))
         count, left = (sum(int(row[0]) for (*_, reason), row in self.rows.items() if bool(reason) is stays)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ContextDecorator
+from contextlib import ContextDecorator, suppress
 from threading import RLock
 from typing import Any, NamedTuple
 
@@ -104,12 +104,14 @@ class Rerouted:
     def clocked(self, op: str, shape: Any, why: str, like: Any, work: Callable[[], Any]) -> Any:
         """``work()`` of a call that is counted next; now and then with its time by the device's clock, of the array
         ``like``."""
-        recorder, key = self.recorder, (self.library, op, shape, why)
-        if recorder is None or not recorder.is_clocked(key) or (span := self.span(like)) is None:
-            return work()
+        recorder, key, end = self.recorder, (self.library, op, shape, why), None
+        if recorder is not None and recorder.is_clocked(key):
+            with suppress(Exception):  # the program goes on without
+                end = self.span(like)
         result = work()
-        if result is not None:
-            recorder.clock(key, *span())
+        if recorder is not None and end is not None and result is not None:
+            with suppress(Exception):
+                recorder.clock(key, *end())
         return result
 
     def span(self, like: Any) -> Callable[[], tuple[Callable[[], bool], Callable[[], float]]] | None:

@@ -352,9 +352,9 @@ def rank_k(name: str, a: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = No
             parts[..., range(size), range(size), 1] = 0
         return parts if whole else np.where(wanted[..., None], parts, np.float32(0) if out is None else out)
 
-    result = run(Operation(name, {which: x for which, (x, _) in reals.items()}, shape, record, on_cpu, key, "c",
-                           out=None if out is None else library.as_real(out)[0], parts=2, stream=stream,
-                           precision="emulated" if precision == KARATSUBA else precision))
+    result = run(Operation(name, {which: x for which, (x, _) in reals.items()}, shape, record, on_cpu, key,
+                           "c" * (not whole), out=None if out is None else library.as_real(out)[0], parts=2,
+                           stream=stream, precision="emulated" if precision == KARATSUBA else precision))
     return result if out is None else out
 
 

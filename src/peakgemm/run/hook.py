@@ -42,6 +42,7 @@ def _end(asked: dict[str, str], recorder: Recorder) -> None:
     It imports nothing: modules that evaluate text make Python forget that the program was interrupted, and then its
     exit code would be another one.
     """
+    recorder.settle()
     if os.getpid() != int(asked["root"]):
         if recorder.rows or recorder.notes:
             recorder.write()

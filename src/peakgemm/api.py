@@ -280,6 +280,9 @@ def _certified(a: Any, b: Any, *, precision: str, reproducible: bool | None, str
 
     if is_complex(a):
         raise InvalidType("a is complex, and certify checks float32 products; leave certify out")
+    torch = _look_for_torch(a)
+    if torch is not None and torch.compiler.is_compiling():  # which cannot trace NumPy's part
+        certify = torch.compiler.disable(certify)
     product = matmul(a, b, precision=precision, reproducible=reproducible, stream=stream, **options)
     precision = check_precision(precision, reproducible)
     return Certified(product, certify(a, b, product, precision=precision, stream=stream))

@@ -80,6 +80,12 @@ def test_refusals():
             pg.torch.use(**options)
 
 
+def test_within_compiled_code():
+    a, b = draw(20, 6), draw(6, 9)
+    product, certificate = torch.compile(lambda a, b: pg.matmul(a, b + 1, certify=True), backend="eager")(a, b)
+    assert certificate.ok and torch.allclose(product, a @ (b + 1), atol=1e-4)
+
+
 def test_tensors_of_any_kind():
     """With gradients, strided, negated lazily; the certificate has none."""
     a, b = draw(20, 6).requires_grad_(), draw(9, 6).mT

@@ -39,7 +39,7 @@ PROGRAMS: dict[str, dict[str, Any]] = {
     "sentences": {"environment": {"HF_HUB_OFFLINE": "1"}}, "gaussian_process": {"linalg": True},
     "cupy_kmeans": {}, "cupy_tensor_network": {}}
 PLAIN = "plain"
-ZERO = 1e-10  # vectors below it, relative to the largest, are zero but for rounding: their distances say nothing
+ZERO = 1e-8  # vectors below it, relative to the largest, are zero but for rounding: their distances say nothing
 FEW = 4  # products that are checked at least, where there are as many
 LIMIT = 150  # seconds that a process may take
 TIMES = ("ms", "first_ms", "all_ms", "speedup", "compilations")  # of a row, those that an earlier record may have

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from .arrays import admit, locate
-from .arrays.base import HOST, is_complex
+from .arrays.base import HOST, is_complex, is_traced
 from .calls.plan import Explanation, Plan, multiply
 from .calls.prepared import Prepared
 from .calls.request import ALWAYS_REPRODUCIBLE, REPRODUCIBLE, Request, check_precision, flag, scales
@@ -290,8 +290,7 @@ def _certified(a: Any, b: Any, *, precision: str, reproducible: bool | None, str
 
 def _any(request: Request, stream: Any, devices: Any) -> Any:
     """Arrays of any library but torch: values that JAX traces have no memory yet, all others are multiplied here."""
-    core = sys.modules.get("jax.core")
-    if core is None or not any(isinstance(x, core.Tracer) for x in request[:3]):
+    if not is_traced(request[:3]):
         return multiply(request, stream, devices)
     for name, given in (("stream", stream), ("out", request.out), ("devices", devices)):
         if given is not None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from types import SimpleNamespace
@@ -19,7 +21,7 @@ from ..errors import InvalidType, InvalidValue, LaunchFailed
 
 FLOAT = 4  # bytes
 HOST = -1  # the device index of the host's memory
-dtype_name = lru_cache(str)  # NumPy takes 5 us to name a dtype, a tenth of a call
+dtype_name = lru_cache(str)  # NumPy makes the name of a dtype anew each time
 _MOST_WORK: Any = 100_000  # candidate solutions that NumPy tries
 
 
@@ -224,6 +226,12 @@ class DeviceLibrary(Library, Protocol):
 def driver_out_of_memory(error: Exception) -> bool:
     """`DeviceLibrary.out_of_memory` for memory that comes from the driver: that was refused, and nothing else was."""
     return isinstance(error, LaunchFailed) and "bytes of device memory: CUDA_ERROR_OUT_OF_MEMORY" in str(error)
+
+
+def is_traced(arrays: Iterable[Any]) -> bool:
+    """Whether one of ``arrays`` is a value that JAX traces."""
+    core = sys.modules.get("jax.core")
+    return core is not None and any(isinstance(x, core.Tracer) for x in arrays)
 
 
 def is_complex(x: Any) -> bool:

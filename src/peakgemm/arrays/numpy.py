@@ -26,7 +26,8 @@ class Numpy(HostLibrary):
         if isinstance(x, np.ma.MaskedArray):
             raise InvalidType(f"{name} is a masked array, whose mask a product would lose; "
                               + remedy(name, f"pass {name}.filled(...)"))
-        if type(x).__array_ufunc__ is not np.ndarray.__array_ufunc__ and not hasattr(x, "aval"):  # of JAX: an argument
+        is_jax = hasattr(x, "aval")  # which wraps NumPy arrays that are arguments of its functions
+        if type(x).__array_ufunc__ is not np.ndarray.__array_ufunc__ and not is_jax:
             raise InvalidType(f"{name} is a {type(x).__name__}, a NumPy subclass with arithmetic of its own "
                               f"(__array_ufunc__), which a product would drop; pass np.asarray({name})")
         check_dtype(dtype_name(x.dtype), name, dtype)

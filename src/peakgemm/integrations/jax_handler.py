@@ -32,7 +32,7 @@ from . import jax_abi as abi
 TARGET = "peakgemm_gemm"
 watch: Callable[[Request], None] | None = None  # told of each product that was run
 _PATIENCE_S = 0.5
-_running: list[Any] = []  # one for each call of a handler; of a list, both ends of that are atomic
+_running: list[Any] = []  # an entry for each call of a handler that has not returned; append and pop are atomic
 _FIELDS = [name for name in Request._fields if name != "ready"]
 
 
@@ -179,10 +179,11 @@ def handler(run: Callable[[Any], None]) -> Any:
 
 
 def _wait_for_calls() -> None:
-    """At exit, while there is an interpreter: a handler that wants it later waits for ever, and XLA for the handler.
+    """Let XLA finish before the interpreter ends: a handler called later would wait for the interpreter for ever, and
+    XLA for the handler.
 
-    Arrays that the program has are waited for, and what runs behind results that it dropped. A thread that calls on and
-    on is given little time.
+    It waits for all arrays that are alive, then for one more program on each device, which runs behind programs whose
+    results were dropped. Handlers that other threads still start are given `_PATIENCE_S` seconds.
     """
     import jax
 

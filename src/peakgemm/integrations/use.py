@@ -104,12 +104,14 @@ class Rerouted:
     def clocked(self, op: str, shape: Any, why: str, like: Any, work: Callable[[], Any]) -> Any:
         """``work()`` of a call that is counted next; now and then with its time by the device's clock, of the array
         ``like``."""
-        recorder, key, end = self.recorder, (self.library, op, shape, why), None
-        if recorder is not None and recorder.is_clocked(key):
-            with suppress(Exception):  # the program goes on without
-                end = self.span(like)
+        recorder = self.recorder
+        if recorder is None or not recorder.is_clocked(key := (self.library, op, shape, why)):
+            return work()
+        end = None
+        with suppress(Exception):  # the program goes on without a time
+            end = self.span(like)
         result = work()
-        if recorder is not None and end is not None and result is not None:
+        if end is not None and result is not None:
             with suppress(Exception):
                 recorder.clock(key, *end())
         return result

@@ -3,8 +3,7 @@ function that records its steps."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from itertools import pairwise
 from math import prod
 from types import MappingProxyType
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..arrays import locate
-from ..arrays.base import FLOAT, HOST, DeviceLibrary, HostLibrary, View, overlaps, packed, stream_handle
+from ..arrays.base import FLOAT, HOST, DeviceLibrary, HostLibrary, View, is_traced, overlaps, packed, stream_handle
 from ..arrays.interop import LEGACY
 from ..arrays.numpy import host_view
 from ..calls import hooks
@@ -261,12 +260,6 @@ def view_of_result(address: int, batch: tuple[int, ...], shape: tuple[int, ...],
     """A further result as ``(count, rows, columns)``; of int32 one row."""
     shape = (prod(batch), *((1, prod(shape[len(batch):])) if dtype == "int32" else shape[-2:]))
     return View(address, shape, packed(shape))
-
-
-def is_traced(arrays: Iterable[Any]) -> bool:
-    """Whether one of ``arrays`` is a value that JAX traces."""
-    core = sys.modules.get("jax.core")
-    return core is not None and any(isinstance(x, core.Tracer) for x in arrays)
 
 
 def _check_out(o: Operation, views: dict[str, View], out: View) -> None:

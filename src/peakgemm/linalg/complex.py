@@ -18,19 +18,16 @@ from functools import partial
 from numbers import Complex
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ..arrays import library_of, locate
-from ..arrays.base import HOST, DeviceLibrary, View, check_dtype, packed, refuse_overlap, stream_handle
+from ..arrays.base import HOST, DeviceLibrary, View, check_dtype, is_traced, refuse_overlap, stream_handle
 from ..arrays.numpy import host_view
 from ..calls.canonical import broadcasts, result_shape
 from ..calls.launch import calls, remember
-from ..calls.request import REPRODUCIBLE, check_precision, flag, number, scales
+from ..calls.request import REPRODUCIBLE, check_precision, flag, number
 from ..errors import InvalidType, InvalidValue
-from ..kernels.linalg.complex_pack import Mode, Part, complex_pack
+from ..kernels.linalg.complex_pack import Mode, complex_pack
 from ..kernels.linalg.leaves import Strides
-from ..problem import Triangle
-from .call import Operation, batch_of, enqueue, is_traced, run, shape_of
+from .call import Operation, enqueue
 from .program import BoundProgram, Matrix, Program
 
 KARATSUBA, COMPLEX = "emulated-3m", 8  # bytes
@@ -76,7 +73,7 @@ def gemm(real_gemm: Callable[..., Any], a: Any, b: Any, c: Any = None, *, alpha:
         key = _key_of_torch(a, b, alpha, trans_a, trans_b, precision, reproducible)
         if (known := calls.get(key)) is not None:
             return _again(a, b, *known)
-    alpha, beta = _scales(alpha, beta, c)
+    alpha, beta = complex_scales(alpha, beta, c)
     checked = check_precision("emulated" if precision == KARATSUBA else precision, reproducible)
     if checked == REPRODUCIBLE and (alpha.imag or beta.imag):
         raise InvalidValue("reproducible=True takes a real alpha and beta; scale b or c before, or pass "
@@ -177,7 +174,7 @@ def _on_device(library: DeviceLibrary, index: int, product: Product, stream: int
     operands = {name: x for name, (x, _) in reals.items() if name != "out"}
     conjugated = tuple(asked != (name in reals and reals[name][1])
                        for name, asked in zip("abc", (*product.conjugated, False), strict=True))
-    alpha, beta = _rounded(product.alpha, "alpha"), _rounded(product.beta, "beta")
+    alpha, beta = rounded(product.alpha, "alpha"), rounded(product.beta, "beta")
     is_3m = product.precision == KARATSUBA and alpha != 0 and matrices.a.shape[-1] != 0
     key = alpha, beta, conjugated, is_3m
     operation = Operation(
@@ -238,29 +235,29 @@ def record(program: Program, a: Operand, b: Operand, c: Operand | None, out: Mat
         InvalidValue: a column-major result that is to be reproducible: its real products are added in another order.
     """
     if program.precision == REPRODUCIBLE:
-        if _interleaved(out) is None:
+        if interleaved(out) is None:
             raise InvalidValue("reproducible=True with a column-major out of complex numbers; pass a row-major one, or "
                                "reproducible=False")
-    elif out.rows == 1 or _interleaved(out) is None:
+    elif out.rows == 1 or interleaved(out) is None:
         a, b, c, out = b.mT, a.mT, None if c is None else c.mT, out.mT
-    target, addend = _interleaved(out), None
+    target, addend = interleaved(out), None
     assert target is not None
     if c is not None:
-        addend = None if c.conjugated or beta.imag != 0 else _interleaved(c.matrix)
+        addend = None if c.conjugated or beta.imag != 0 else interleaved(c.matrix)
         if addend is None:
-            _copy(program, c, out, beta)
+            copy_operand(program, c, out, beta)
             addend, beta = target, 1.0
     reads = alpha != 0 and a.matrix.columns > 0
-    left = _interleaved(a.matrix)
+    left = interleaved(a.matrix)
     if left is None:
-        count, rows, columns = _distinct(a.matrix)
-        left = _allocate(program, a.matrix, rows, 2 * columns)
+        count, rows, columns = distinct_batch(a.matrix)
+        left = allocate(program, a.matrix, rows, 2 * columns)
         numbers = Matrix(left.buffer, View(left.view.pointer, (count, rows, columns), (rows * columns, columns, 1)))
         if reads:
-            _copy(program, Operand(a.matrix), numbers, 1.0)
+            copy_operand(program, Operand(a.matrix), numbers, 1.0)
     factor, alpha = (alpha, 1.0) if alpha.imag != 0 else (1.0, alpha)
-    count, rows, columns = _distinct(b.matrix)
-    right = _allocate(program, b.matrix, 2 * rows, 2 * columns)
+    count, rows, columns = distinct_batch(b.matrix)
+    right = allocate(program, b.matrix, 2 * rows, 2 * columns)
     if reads:
         program.kernel(complex_pack(program.arch, Mode.EMBED, count, rows, columns, b.matrix.layout,
                                     Strides(2 * columns, 1, 2 * rows * columns), plane=columns, conjugated=b.conjugated,
@@ -272,12 +269,12 @@ def record_3m(program: Program, a: Operand, b: Operand, c: Operand | None, out: 
               beta: complex) -> None:
     """`record` by three real products: of real parts, of imaginary parts, and of the sums of both."""
     if c is not None and c.conjugated:
-        _copy(program, c, out, beta)
+        copy_operand(program, c, out, beta)
         c, beta = Operand(out), 1.0
     planes = []
     for x in (a, b):
-        count, rows, columns = _distinct(x.matrix)
-        planes.append(target := _allocate(program, x.matrix, rows, columns, 3))
+        count, rows, columns = distinct_batch(x.matrix)
+        planes.append(target := allocate(program, x.matrix, rows, columns, 3))
         program.kernel(complex_pack(program.arch, Mode.PLANES, count, rows, columns, x.matrix.layout,
                                     Strides(columns, 1, rows * columns), plane=count * rows * columns,
                                     conjugated=x.conjugated), a=x.matrix, c=target)
@@ -290,135 +287,21 @@ def record_3m(program: Program, a: Operand, b: Operand, c: Operand | None, out: 
                                 old=None if old is None else old.layout), a=products, c0=old, c=out)
 
 
-def rank_k(name: str, a: Any, c: Any = None, *, alpha: Any = 1.0, beta: Any = None, trans: Any = False,
-           lower: bool = True, out: Any = None, precision: str = "ieee", stream: Any = None, hermitian: bool,
-           whole: bool = False) -> Any:
-    """`peakgemm.linalg.syrk` of a complex64 ``a``, or where it is ``hermitian`` ``herk``; the ``whole`` matrix: `gram`.
-
-    Raises:
-        As those; InvalidValue also for the other's letter.
-    """
-    other, letter = ("syrk", "T") if hermitian else ("herk", "C")
-    if isinstance(trans, str) and trans.upper() == letter:
-        raise InvalidValue(f"{name}: trans = {trans!r} of complex64; pass trans=True to transpose as {name} does, or "
-                           f"call {other}")
-    trans = flag(trans, "trans")
-    if hermitian:
-        alpha, beta = scales(alpha, beta, c)
-    else:
-        alpha, beta = (_rounded(x, which) for x, which in zip(_scales(alpha, beta, c), ("alpha", "beta"), strict=True))
-    rows, columns = shape_of(name, "a", a)[-2:]
-    size, sums = (columns, rows) if trans else (rows, columns)
-    given = {"a": a} if beta == 0 else {"a": a, "c": c}
-    if beta != 0 and shape_of(name, "c", c)[-2:] != (size, size):
-        raise InvalidValue(f"{name}: c has shape {tuple(c.shape)}, the result has ({size}, {size}); pass a c of that "
-                           "shape")
-    shape = (*batch_of(name, **given), size, size)
-    arrays = given if out is None else given | {"out": out}
-    if is_traced(arrays.values()):
-        library = library_of(a, "a")
-        for which, x in arrays.items():
-            check_dtype(str(x.dtype), which, "complex64")
-    else:
-        library, _ = locate(arrays, "complex64")
-    reals = {which: library.as_real(x) for which, x in given.items()}
-    conjugated = {which for which, (_, lazily) in reals.items() if lazily}
-    part = Part.MIRRORED if whole else Part.LOWER_AND_ZEROS if out is None else Part.LOWER
-    is_3m = precision == KARATSUBA and alpha != 0 and sums != 0
-    key = complex(alpha), complex(beta), trans, lower, hermitian, part, is_3m, *sorted(conjugated)
-
-    def record(program: Program, m: dict[str, Matrix]) -> None:
-        x = Operand(m["a"], ("a" in conjugated) != (trans and hermitian))
-        old = Operand(m["c"], "c" in conjugated) if "c" in m else None
-        # An upper triangle is the lower one of the transposed matrix, which is Hermitian by the conjugate of x.
-        x, result = x.mT if trans else x, m["out"]
-        if not lower:
-            x, old, result = x._replace(conjugated=x.conjugated != hermitian), old and old.mT, result.mT
-        _record_rank_k(program, x, old, result, complex(alpha), complex(beta), hermitian, part, is_3m)
-
-    def on_cpu(a: Any, out: Any, c: Any = None) -> Any:
-        x = a.view(np.complex64)[..., 0]
-        x = np.conj(x) if ("a" in conjugated) != (trans and hermitian) else x
-        x = np.swapaxes(x, -1, -2) if trans else x
-        other = np.swapaxes(np.conj(x) if hermitian else x, -1, -2)
-        value = _times(alpha, x @ other)
-        if c is not None:
-            old = c.view(np.complex64)[..., 0]
-            value = value + _times(beta, np.conj(old) if "c" in conjugated else old)
-        wanted = np.tri(size, dtype=bool) if lower else np.tri(size, dtype=bool).T
-        value = np.where(wanted, value, np.conj(np.swapaxes(value, -1, -2)))
-        parts = np.array(np.broadcast_to(value, shape), np.complex64, order="C")[..., None].view(np.float32)
-        if hermitian:
-            parts[..., range(size), range(size), 1] = 0
-        return parts if whole else np.where(wanted[..., None], parts, np.float32(0) if out is None else out)
-
-    result = run(Operation(name, {which: x for which, (x, _) in reals.items()}, shape, record, on_cpu, key,
-                           "c" * (not whole), out=None if out is None else library.as_real(out)[0], parts=2,
-                           stream=stream, precision="emulated" if precision == KARATSUBA else precision))
-    return result if out is None else out
-
-
-def _times(factor: complex, x: Any) -> Any:
-    """``factor x`` for NumPy, of a real factor by parts; zeros where it is 0, whatever ``x`` holds, as in BLAS."""
-    if factor == 0:
-        return np.zeros_like(x)
-    if factor.imag != 0:
-        return np.complex64(factor) * x
-    return (np.float32(factor.real) * np.ascontiguousarray(x)[..., None].view(np.float32)).view(np.complex64)[..., 0]
-
-
-def _record_rank_k(program: Program, x: Operand, c: Operand | None, out: Matrix, alpha: complex, beta: complex,
-                   hermitian: bool, part: Part, is_3m: bool) -> None:
-    """``out :=`` the lower triangle of ``alpha x x^H + beta c``, or without ``hermitian`` of ``alpha x x^T + beta c``.
-
-    Two real products of twice as many columns, or where it ``is_3m`` three, fill one triangle of each part.
-    """
-    if c is not None and c.conjugated:  # not in `out`, whose other triangle stays
-        copy = program.allocate(*c.matrix.shape, 2)
-        copy = Matrix(copy.buffer, View(copy.view.pointer, c.matrix.shape, packed(c.matrix.shape)))
-        _copy(program, c, copy, 1.0)
-        c = Operand(copy)
-    count, rows, columns = _distinct(x.matrix)
-    pack = partial(complex_pack, program.arch, count=count, rows=rows, columns=columns, source=x.matrix.layout,
-                   target=Strides(columns, 1, rows * columns), plane=count * rows * columns)
-    if is_3m:
-        left = right = _allocate(program, x.matrix, rows, columns, 3)
-        program.kernel(pack(mode=Mode.PLANES, conjugated=x.conjugated), a=x.matrix, c=left)
-        if hermitian:
-            right = _allocate(program, x.matrix, rows, columns, 3)
-            program.kernel(pack(mode=Mode.PLANES, conjugated=not x.conjugated), a=x.matrix, c=right)
-    else:
-        left = _allocate(program, x.matrix, rows, 2 * columns, 2)
-        interleaved = _interleaved(x.matrix)
-        right = interleaved or _allocate(program, x.matrix, rows, 2 * columns)
-        if alpha != 0 and columns:
-            program.kernel(pack(mode=Mode.EMBED, conjugated=not hermitian, second_sign=-1.0 if x.conjugated != hermitian
-                                else 1.0), a=x.matrix, c=left)
-            if interleaved is None:
-                program.kernel(pack(mode=Mode.COPY), a=x.matrix, c=right)
-    products = program.allocate(3 if is_3m else 2, *out.shape)
-    program.product(products, left, right.mT, alpha=float(alpha != 0), triangle=Triangle.LOWER)
-    count, size, _ = out.shape
-    program.kernel(complex_pack(program.arch, Mode.COMBINE if is_3m else Mode.JOIN, count, size, size,
-                                Strides(size, 1, size * size), out.layout, plane=count * size * size,
-                                factor=alpha if alpha != 0 else 1.0, beta=beta, old=c and c.matrix.layout, part=part,
-                                real_diagonal=hermitian), a=products, c0=c and c.matrix, c=out)
-
-
-def _allocate(program: Program, batch: Matrix, rows: int, columns: int, *planes: int) -> Matrix:
+def allocate(program: Program, batch: Matrix, rows: int, columns: int, *planes: int) -> Matrix:
     """Real matrices in the workspace, of the ``batch`` that there is of others, which come twice where those do."""
-    memory = program.allocate(*planes, _distinct(batch)[0], rows, columns)
+    memory = program.allocate(*planes, distinct_batch(batch)[0], rows, columns)
     strides = (*memory.strides[:-3], memory.strides[-3] if batch.strides[0] else 0, columns, 1)
     return Matrix(memory.buffer, View(memory.view.pointer, (*planes, batch.shape[0], rows, columns), strides))
 
 
-def _copy(program: Program, source: Operand, target: Matrix, factor: complex) -> None:
+def copy_operand(program: Program, source: Operand, target: Matrix, factor: complex) -> None:
+    """``target := factor source``."""
     count, rows, columns = target.shape
     program.kernel(complex_pack(program.arch, Mode.COPY, count, rows, columns, source.matrix.layout, target.layout,
                                 conjugated=source.conjugated, factor=factor), a=source.matrix, c=target)
 
 
-def _interleaved(x: Matrix) -> Matrix | None:
+def interleaved(x: Matrix) -> Matrix | None:
     """The real matrices that complex ones are in memory; None: the parts of a row are not side by side."""
     batch, down, right = x.strides
     if x.columns > 1 and right != 1:
@@ -426,7 +309,7 @@ def _interleaved(x: Matrix) -> Matrix | None:
     return Matrix(x.buffer, View(x.view.pointer, (*x.shape[:-1], 2 * x.columns), (2 * batch, 2 * down, 1)))
 
 
-def _distinct(x: Matrix) -> tuple[int, int, int]:
+def distinct_batch(x: Matrix) -> tuple[int, int, int]:
     """The shape of a batch in which no matrix comes twice."""
     count, rows, columns = x.shape
     return count if x.strides[0] else 1, rows, columns
@@ -468,7 +351,13 @@ def _namespace(x: Any) -> Any:
     return sys.modules["jax.numpy" if hasattr(x, "aval") else "numpy"]
 
 
-def _scales(alpha: Any, beta: Any, c: Any) -> tuple[complex, complex]:
+def complex_scales(alpha: Any, beta: Any, c: Any) -> tuple[complex, complex]:
+    """``alpha`` and ``beta``, which None makes 1 where ``c`` is given, else 0.
+
+    Raises:
+        InvalidType: no numbers.
+        InvalidValue: a ``beta`` without ``c``.
+    """
     alpha, beta = _number(alpha, "alpha"), _number(int(c is not None) if beta is None else beta, "beta")
     if beta != 0 and c is None:
         raise InvalidValue(f"beta = {beta} without c; pass c, or beta=0")
@@ -481,7 +370,12 @@ def _number(value: Any, name: str) -> complex:
     return complex(value)
 
 
-def _rounded(value: complex, name: str) -> complex:
+def rounded(value: complex, name: str) -> complex:
+    """To float32, both parts.
+
+    Raises:
+        InvalidValue: finite, and beyond what a float32 holds.
+    """
     return complex(number(value.real, name), number(value.imag, name))
 
 

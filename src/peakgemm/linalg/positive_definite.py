@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.base import is_traced
 from ..errors import InvalidValue, PeakgemmError
 from ..kernels.linalg.leaves import BLOCK
 from ..problem import Triangle
 from .blocked import copy_triangle, factor, invert_blocks
 from .blocked import solve as solve_blocks
-from .call import Operation, is_traced, run, shape_of
+from .call import Operation, run, shape_of
 from .program import Matrix, Program
 from .symmetric import as_bool, mirrored, one_sided, transposed, triangle_of
 from .triangular import substituted, width_for

@@ -13,7 +13,7 @@ from ..errors import InvalidValue
 from ..problem import Triangle
 from .blocked import copy_triangle
 from .call import Operation, batch_of, run, shape_of
-from .complex import rank_k as complex_rank_k
+from .complex_rank_k import rank_k as complex_rank_k
 from .program import Matrix, Program
 
 _BLOCK = 1024  # rows of a triangular operand that are multiplied at once: zeros above its diagonal are, too

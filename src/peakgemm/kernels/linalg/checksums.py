@@ -225,14 +225,14 @@ def by_numpy(steps: Sequence[Pass], layout: Layout, matrices: Mapping[str, Any],
         sides = (step.rows, step.columns)
         reads = [np.isfinite(layout.taken(kept, side.mask)[-1]) if side.mask else np.ones(length, bool)
                  for side, length in zip(sides, x.shape, strict=True)]
-        found = [np.zeros((_SUMS[side.kind], length)) for side, length in zip(sides, x.shape, strict=True)]
+        totals = [np.zeros((_SUMS[side.kind], length)) for side, length in zip(sides, x.shape, strict=True)]
         for first in range(0, x.shape[0], lines := max(1, _CHUNK // max(x.shape[1], 1))):
             part = slice(first, first + lines)
             values = x[part].astype(np.float64)
             values[~reads[0][part]] = 0
             values[:, ~reads[1]] = 0
-            for sums, side, read, along, each in ((found[0][:, part], sides[0], reads[1], slice(None), values.T),
-                                                  (found[1], sides[1], reads[0], part, values)):
+            for sums, side, read, along, each in ((totals[0][:, part], sides[0], reads[1], slice(None), values.T),
+                                                  (totals[1], sides[1], reads[0], part, values)):
                 if side.vectors:
                     vectors = (signs(seed, side.vectors, len(read)) if side.vectors in (_COLUMNS, _ROWS)
                                else layout.taken(kept, side.vectors)[:VECTORS])
@@ -245,14 +245,14 @@ def by_numpy(steps: Sequence[Pass], layout: Layout, matrices: Mapping[str, Any],
                     each = each / scales if side.inverse else each * scales
                 if side.to:
                     sums[-1] += (each * each).sum(0)
-        for sums, side in zip(found, sides, strict=True):
+        for sums, side in zip(totals, sides, strict=True):
             if side.to:
                 sums[-1] = np.sqrt(sums[-1])
                 # The norms by which lines were left out stay.
                 new = slice(VECTORS * (side.kind % 3 > 0) if side.mask and step.wanted in (B_NOT_FINITE, A_NOT_FINITE)
                             else None)
                 layout.taken(kept, side.to)[new] = sums[new]
-        for flag, sums in zip((step.row_flag, step.column_flag), found, strict=True):
+        for flag, sums in zip((step.row_flag, step.column_flag), totals, strict=True):
             if flag is not None:
                 flags[flag] = not np.isfinite(sums[-1]).all()
         if step.judging:
